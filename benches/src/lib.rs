@@ -1,0 +1,1 @@
+//! Programs that measure the connectors beside a raw loop.

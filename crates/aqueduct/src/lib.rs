@@ -1,0 +1,1 @@
+//! Streams between a checkpointing processor and Google Cloud.

@@ -1,0 +1,1 @@
+//! Bigtable: the bulk sink and its data plane.

@@ -1,0 +1,2 @@
+//! The `aqueduct` binary.
+fn main() {}

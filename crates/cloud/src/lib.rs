@@ -1,0 +1,1 @@
+//! What every Google Cloud service needs: credentials, channels, status chains, retry.

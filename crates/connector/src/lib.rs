@@ -1,0 +1,1 @@
+//! The contract between a connector and its host.

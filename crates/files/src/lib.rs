@@ -1,0 +1,1 @@
+//! File sources (JSON lines and CSV, plain or gzip) and the rate-limited generator.

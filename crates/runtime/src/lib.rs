@@ -1,0 +1,1 @@
+//! The embedded executor: graph, tasks, barriers, checkpoints, restart.

@@ -1,0 +1,1 @@
+//! Simulated Google services for tests, benchmarks and development.

@@ -1,0 +1,1 @@
+//! Files and objects by URL: the one door to object storage.

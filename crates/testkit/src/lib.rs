@@ -1,0 +1,1 @@
+//! What tests share: a hand-driven host, conformance suites, emulators.

@@ -1,0 +1,2 @@
+//! The tasks of this project: `cargo xtask test`.
+fn main() {}
