@@ -1,1 +1,3 @@
 //! What tests share: a hand-driven host, conformance suites, emulators.
+
+pub mod emulator;
