@@ -1,0 +1,4 @@
+//! What a store promises, wherever it is.
+
+mod behaviour;
+mod locks;
