@@ -15,6 +15,7 @@ use std::{
 
 use http::{HeaderName, HeaderValue};
 use prost_types::Any;
+use tokio::sync::watch;
 use tonic::{Code, Status};
 
 use crate::{
@@ -25,7 +26,51 @@ use crate::{
     method::Method,
 };
 
+type Action = Arc<dyn Fn() + Send + Sync>;
 type EntryPredicate = Arc<dyn Fn(usize, &Entry) -> bool + Send + Sync>;
+
+/// Holds requests or answers back until a test opens it. Clones are one gate.
+#[derive(Clone)]
+pub struct Gate(watch::Sender<bool>);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("open", &*self.0.borrow())
+            .finish()
+    }
+}
+
+impl Gate {
+    /// A closed gate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets everything held, and everything to come, pass.
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// How many requests or answers it holds now.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.receiver_count()
+    }
+
+    pub(crate) async fn pass(&self) {
+        let mut state = self.0.subscribe();
+        // The sender is `self`, so it is not gone before the wait is.
+        let _ = state.wait_for(|open| *open).await;
+    }
+}
 
 /// When the connection or answer goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +99,9 @@ pub(crate) struct Plan {
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) trailers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) goaway: bool,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) hold: Option<Gate>,
+    pub(crate) hold_answer: Option<Gate>,
 }
 
 impl Plan {
@@ -71,6 +119,9 @@ impl Plan {
         over(&mut self.reset, &other.reset);
         over(&mut self.break_after, &other.break_after);
         over(&mut self.rate_limit, &other.rate_limit);
+        over(&mut self.hold, &other.hold);
+        over(&mut self.hold_answer, &other.hold_answer);
+        self.actions.extend_from_slice(&other.actions);
         self.details.extend_from_slice(&other.details);
         self.entry_statuses.extend_from_slice(&other.entry_statuses);
         self.missing.extend_from_slice(&other.missing);
@@ -274,6 +325,24 @@ impl Fault {
     /// Waits before anything else happens.
     pub fn delay(self, delay: Duration) -> Self {
         self.with(|plan| plan.delay = Some(delay))
+    }
+
+    /// Does something when the request arrives, before it is served: what another client does
+    /// between a reading and a writing request, for example.
+    ///
+    /// The action must not wait for the simulation, which waits for it.
+    pub fn run(self, action: impl Fn() + Send + Sync + 'static) -> Self {
+        self.with(|plan| plan.actions.push(Arc::new(action)))
+    }
+
+    /// Holds the request back, before it takes effect, until the gate opens.
+    pub fn hold(self, gate: &Gate) -> Self {
+        self.with(|plan| plan.hold = Some(gate.clone()))
+    }
+
+    /// Lets the request take effect and holds its answer back until the gate opens.
+    pub fn hold_answer(self, gate: &Gate) -> Self {
+        self.with(|plan| plan.hold_answer = Some(gate.clone()))
     }
 
     /// Answers `code` and applies nothing.

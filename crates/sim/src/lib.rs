@@ -55,7 +55,7 @@ pub use crate::{
     },
     config::{Limits, RefusalForm, RoutingHeader, SchemaLag, SimConfig},
     core::TimedOut,
-    faults::Fault,
+    faults::{Fault, Gate},
     log::RequestRecord,
     method::Method,
     server::Sim,

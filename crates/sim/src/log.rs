@@ -172,7 +172,8 @@ impl Log {
             grpc_timeout: arrival.headers.grpc_timeout,
             cookies: arrival.headers.cookies,
             connection: arrival.connection,
-            message: fits.then_some(arrival.message),
+            // Copied, since what arrived is a slice of the connection's larger read buffer.
+            message: fits.then(|| Bytes::copy_from_slice(&arrival.message)),
         });
         if fits {
             kept.bytes += bytes;

@@ -123,26 +123,31 @@ impl fmt::Debug for Bigtable {
 macro_rules! fault_triggers {
     () => {
         /// A fault for the `n`-th such request from now on, counted from 1.
+        #[must_use = "a fault does nothing before it is given an effect"]
         pub fn nth(&self, n: u64, method: Method) -> Fault {
             self.fault(method, Trigger::Nth(n))
         }
 
         /// A fault for each `n`-th such request from now on.
+        #[must_use = "a fault does nothing before it is given an effect"]
         pub fn every_nth(&self, n: u64, method: Method) -> Fault {
             self.fault(method, Trigger::EveryNth(n))
         }
 
         /// A fault for the next `n` such requests.
+        #[must_use = "a fault does nothing before it is given an effect"]
         pub fn next(&self, n: u64, method: Method) -> Fault {
             self.fault(method, Trigger::Next(n))
         }
 
         /// A fault for every such request, until removed.
+        #[must_use = "a fault does nothing before it is given an effect"]
         pub fn always(&self, method: Method) -> Fault {
             self.fault(method, Trigger::Always)
         }
 
         /// A fault for each such request with `probability` (0 to 1), drawn from `seed`.
+        #[must_use = "a fault does nothing before it is given an effect"]
         pub fn randomly(&self, seed: u64, probability: f64, method: Method) -> Fault {
             let rng = fastrand::Rng::with_seed(seed);
             self.fault(method, Trigger::Random { rng, probability })
@@ -374,8 +379,8 @@ impl Table {
     /// Refuses whole, with `INVALID_ARGUMENT`, every write that holds an entry for which
     /// `poisoned` holds.
     ///
-    /// `CheckAndMutateRow` is shown as an entry of its true mutations, `ReadModifyWriteRow` as one
-    /// without mutations.
+    /// `CheckAndMutateRow` is shown as an entry of its true, then its false mutations,
+    /// `ReadModifyWriteRow` as one without mutations.
     pub fn poison(&self, poisoned: impl Fn(&Entry) -> bool + Send + Sync + 'static) {
         lock(&self.slot.options).poison = Some(Arc::new(poisoned));
     }

@@ -89,7 +89,7 @@ pub(crate) fn mutate_rows(
     match verdicts {
         Ok((verdicts, order)) => {
             let slot = slot.expect("entries were applied to it");
-            Ok(answer(&slot, verdicts, &order, plan))
+            Ok(answer(&slot, &verdicts, &order, plan))
         }
         Err(refusal) => {
             if let Some(slot) = &slot {
@@ -99,13 +99,11 @@ pub(crate) fn mutate_rows(
             match config.refusal_form {
                 RefusalForm::WholeCall => Err(refusal),
                 RefusalForm::EveryEntry => {
-                    let entries = (0..request.entries.len())
-                        .map(|index| response_entry(index, refusal.code, &refusal.message))
-                        .collect();
-                    Ok(Reply::Messages(vec![frame(&pb::MutateRowsResponse {
-                        entries,
-                        rate_limit_info: rate_limit(plan),
-                    })]))
+                    let mut answers = AnswerMessages::new(plan);
+                    for index in 0..request.entries.len() {
+                        answers.push(response_entry(index, refusal.code, &refusal.message));
+                    }
+                    Ok(Reply::Messages(answers.finish()))
                 }
             }
         }
@@ -218,21 +216,55 @@ fn response_entry(index: usize, code: Code, message: &str) -> pb::mutate_rows_re
     }
 }
 
-fn rate_limit(plan: &Plan) -> Option<pb::RateLimitInfo> {
-    plan.rate_limit.map(|(factor, period)| pb::RateLimitInfo {
-        period: Some(duration(period)),
-        factor,
-    })
+/// Entries a message holds at most, so that the texts of refusals do not add up to a message that
+/// clients refuse to read.
+const ENTRIES_PER_MESSAGE: usize = 1_000;
+
+/// Gathers answers into messages.
+struct AnswerMessages {
+    messages: Vec<Bytes>,
+    open: pb::MutateRowsResponse,
 }
 
-fn answer(slot: &Slot, verdicts: Vec<Verdict>, order: &[usize], plan: &Plan) -> Reply {
+impl AnswerMessages {
+    fn new(plan: &Plan) -> Self {
+        let rate_limit_info = plan.rate_limit.map(|(factor, period)| pb::RateLimitInfo {
+            period: Some(duration(period)),
+            factor,
+        });
+        let open = pb::MutateRowsResponse {
+            entries: Vec::new(),
+            rate_limit_info,
+        };
+        Self {
+            messages: Vec::new(),
+            open,
+        }
+    }
+
+    fn push(&mut self, entry: pb::mutate_rows_response::Entry) {
+        self.open.entries.push(entry);
+        if self.open.entries.len() == ENTRIES_PER_MESSAGE {
+            self.end_message();
+        }
+    }
+
+    fn end_message(&mut self) {
+        self.messages.push(frame(&std::mem::take(&mut self.open)));
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        if !self.open.entries.is_empty() || self.messages.is_empty() {
+            self.end_message();
+        }
+        self.messages
+    }
+}
+
+fn answer(slot: &Slot, verdicts: &[Verdict], order: &[usize], plan: &Plan) -> Reply {
     let mut options = lock(&slot.options);
     let seeded = matches!(options.answers, Answers::Seeded(_));
-    let mut messages: Vec<Bytes> = Vec::new();
-    let mut response = pb::MutateRowsResponse {
-        entries: Vec::new(),
-        rate_limit_info: rate_limit(plan),
-    };
+    let mut answers = AnswerMessages::new(plan);
     for &index in order {
         let Verdict::Status(code, message) = &verdicts[index] else {
             continue;
@@ -241,14 +273,12 @@ fn answer(slot: &Slot, verdicts: Vec<Verdict>, order: &[usize], plan: &Plan) -> 
         if seeded && *code == Code::Ok && options.answers_rng.bool() {
             entry.status = None;
         }
-        response.entries.push(entry);
+        answers.push(entry);
         if seeded && options.answers_rng.u32(0..4) == 0 {
-            messages.push(frame(&std::mem::take(&mut response)));
+            answers.end_message();
         }
     }
-    if !response.entries.is_empty() || messages.is_empty() {
-        messages.push(frame(&response));
-    }
+    let messages = answers.finish();
     drop(options);
     match plan.break_after {
         // A scripted end that is not a status is carried out by the caller.

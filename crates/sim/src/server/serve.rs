@@ -249,6 +249,12 @@ async fn meet(
     if let Some(delay) = plan.delay {
         tokio::time::sleep(delay).await;
     }
+    for action in &plan.actions {
+        action();
+    }
+    if let Some(gate) = &plan.hold {
+        gate.pass().await;
+    }
     if plan.silent == Some(Loss::Before) {
         return pending().await;
     }
@@ -272,6 +278,9 @@ async fn meet(
 
     let reply = call.serve(core, &plan, tells_scanned);
     core.notify();
+    if let Some(gate) = &plan.hold_answer {
+        gate.pass().await;
+    }
     let lost = plan.cut == Some(Loss::After);
     if lost || plan.silent == Some(Loss::After) {
         if let Some(slot) = core.directory.find(&resource) {
