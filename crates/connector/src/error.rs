@@ -250,6 +250,10 @@ impl fmt::Display for Status {
 
 /// Every status met on the way to a failure, outermost first; at least one. One pointer wide.
 #[derive(Clone, PartialEq, Eq)]
+#[expect(
+    clippy::box_collection,
+    reason = "one pointer wide, so that results stay small"
+)]
 pub struct StatusChain(Box<Vec<Status>>);
 
 impl StatusChain {

@@ -126,7 +126,7 @@ impl OptionValue for Duration {
 
     fn show(self) -> String {
         let millis = self.as_millis();
-        if self.subsec_nanos() % 1_000_000 != 0 {
+        if !self.subsec_nanos().is_multiple_of(1_000_000) {
             return format!("{self:?}");
         }
         for (unit, size) in [
