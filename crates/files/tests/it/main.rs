@@ -1,0 +1,5 @@
+//! The sources, driven by hand as a host drives them, over real files.
+
+mod files;
+mod generator;
+mod host;
