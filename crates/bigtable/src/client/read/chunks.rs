@@ -1,0 +1,762 @@
+//! The decoder of `ReadRowsResponse`: chunks in, rows out.
+//!
+//! Messages are parsed by hand from the bytes they came in. The protobuf layer trusts nothing: every length is checked
+//! against what is left, unknown fields are skipped, groups and impossible tags are refused. On top of it runs the state
+//! machine of BT-WIRE-07, which refuses whatever could join two rows, lose a row or hand one out twice.
+//!
+//! # Invariants
+//!
+//! - A row reaches the batch when it is committed, and never in part.
+//! - Keys strictly ascend (descend in a reverse scan) over everything handed out since [`RowDecoder::new`], also across
+//!   reopened streams, since a reopened stream starts behind the last key.
+//! - After an error the stream is of no use; the rows that were finished before it are whole and stay.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+use super::batch::{CellMeta, RowBatch, RowMeta, Slice};
+
+#[cfg(test)]
+mod tests;
+
+/// Room reserved at once for a value that comes in pieces. A declared size is a claim, so it is not reserved blindly.
+const MAX_RESERVED_BYTES: usize = 1 << 20;
+/// A row is at most 256 MiB (quotas page); a value that claims far more is damage.
+const MAX_VALUE_BYTES: usize = 1 << 30;
+
+/// The order of keys in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ScanOrder {
+    /// Ascending keys.
+    #[default]
+    Forward,
+    /// Descending keys.
+    Reverse,
+}
+
+/// What the service sent against the protocol. Names no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the service broke the protocol of ReadRows: {0}")]
+pub struct ProtocolError(pub(super) &'static str);
+
+/// Puts chunks together to rows.
+#[derive(Debug)]
+pub struct RowDecoder {
+    order: ScanOrder,
+    /// The last key committed or scanned; empty before the first.
+    last_key: Vec<u8>,
+    moves: u64,
+    open: Option<OpenRow>,
+}
+
+/// The row that is not committed yet. Its cells are the tail of the batch.
+#[derive(Debug)]
+struct OpenRow {
+    key: SliceIn,
+    family: SliceIn,
+    qualifier: SliceIn,
+    bytes: u64,
+    value: Option<SplitValue>,
+}
+
+/// A slice as an open row keeps it: by the number of its buffer since the open row's first one, which clearing finished
+/// rows does not change.
+#[derive(Clone, Copy, Debug)]
+struct SliceIn {
+    buffer: u32,
+    start: u32,
+    len: u32,
+}
+
+/// A value that comes in pieces.
+#[derive(Debug)]
+struct SplitValue {
+    bytes: Vec<u8>,
+    declared: usize,
+    timestamp_micros: i64,
+}
+
+impl RowDecoder {
+    /// At the beginning of a scan in `order`.
+    #[must_use]
+    pub const fn new(order: ScanOrder) -> Self {
+        Self {
+            order,
+            last_key: Vec::new(),
+            moves: 0,
+            open: None,
+        }
+    }
+
+    /// The last key committed or scanned, behind which reading goes on; empty before the first.
+    #[must_use]
+    pub fn last_key(&self) -> &[u8] {
+        &self.last_key
+    }
+
+    /// How often [`last_key`](Self::last_key) has moved: tells progress.
+    #[must_use]
+    pub const fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Whether a row has begun and is not committed.
+    #[must_use]
+    pub const fn is_inside_row(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The stream ended well.
+    ///
+    /// # Errors
+    ///
+    /// If it ended inside a row: that is an error, never a short row.
+    pub fn finish(&self) -> Result<(), ProtocolError> {
+        match self.open {
+            None => Ok(()),
+            Some(_) => Err(ProtocolError("the stream ended inside a row")),
+        }
+    }
+
+    /// The stream broke: drops the unfinished row, so that another stream can go on behind [`last_key`](Self::last_key).
+    pub fn restart(&mut self, batch: &mut RowBatch) {
+        self.open = None;
+        batch.drop_open();
+    }
+
+    /// Takes one message and appends the rows it finishes to `batch`, which must be the same one for a whole row.
+    ///
+    /// # Errors
+    ///
+    /// If the message is damaged or breaks the protocol. Rows finished before the damage are in `batch`.
+    pub fn decode(&mut self, message: Bytes, batch: &mut RowBatch) -> Result<(), ProtocolError> {
+        if u32::try_from(message.len()).is_err() {
+            return Err(ProtocolError("a message of 4 GiB"));
+        }
+        let buffer = next_buffer(batch)?;
+        batch.buffers.push(message.clone());
+        let rows = batch.rows.len();
+        let result = self.decode_fields(&message, buffer, batch);
+        if result.is_err() {
+            self.restart(batch);
+        }
+        // A message that only moved the scanned key, or only carried pieces of a value, is not kept: a filter that lets
+        // nothing pass, or one large value, would pile up messages that nothing refers to.
+        let unused = rows == batch.rows.len()
+            && buffer as usize + 1 == batch.buffers.len()
+            && !self.refers_to(buffer, batch);
+        if unused {
+            batch.buffers.pop();
+        }
+        result
+    }
+
+    /// Whether the unfinished row has a part in `buffer`, the newest one. Of its cells and labels only the last can.
+    fn refers_to(&self, buffer: u32, batch: &RowBatch) -> bool {
+        let (Some(row), Some(first)) = (&self.open, batch.open_buffer) else {
+            return false;
+        };
+        let cell = batch.cells.last().is_some_and(|cell| {
+            [cell.family, cell.qualifier, cell.value]
+                .iter()
+                .any(|slice| slice.buffer == buffer)
+        });
+        let label = batch
+            .labels
+            .last()
+            .is_some_and(|label| label.buffer == buffer);
+        let begun = [row.key, row.family, row.qualifier];
+        cell || label || begun.iter().any(|slice| slice.buffer + first == buffer)
+    }
+
+    fn decode_fields(
+        &mut self,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<(), ProtocolError> {
+        let mut wire = Wire {
+            bytes: message,
+            at: 0,
+        };
+        let mut scanned = None;
+        let mut chunks = false;
+        while let Some((field, kind)) = wire.tag()? {
+            match (field, kind) {
+                (1, LENGTH) => {
+                    let (start, end) = wire.span()?;
+                    let chunk = Chunk::parse(message, start, end)?;
+                    self.chunk(&chunk, message, buffer, batch)?;
+                    chunks = true;
+                }
+                (2, LENGTH) => scanned = Some(wire.span()?),
+                (1 | 2, _) => return Err(ProtocolError("a response's field of a wrong type")),
+                _ => wire.skip(kind)?,
+            }
+        }
+        match scanned {
+            Some((start, end)) if end > start => self.scanned(&message[start..end], chunks),
+            _ => Ok(()),
+        }
+    }
+
+    fn scanned(&mut self, key: &[u8], chunks: bool) -> Result<(), ProtocolError> {
+        if self.open.is_some() {
+            return Err(ProtocolError("a scanned key inside a row"));
+        }
+        match self.compare(key) {
+            Ordering::Greater => self.set_last_key(key),
+            // Beside chunks it may speak of what was scanned before them.
+            Ordering::Equal => {}
+            Ordering::Less if chunks => {}
+            Ordering::Less => return Err(ProtocolError("a scanned key out of order")),
+        }
+        Ok(())
+    }
+
+    /// Compares `key` with the last one, in the order of the scan: `Greater` is further on.
+    fn compare(&self, key: &[u8]) -> Ordering {
+        if self.last_key.is_empty() {
+            return Ordering::Greater;
+        }
+        let ordering = key.cmp(&self.last_key);
+        match self.order {
+            ScanOrder::Forward => ordering,
+            ScanOrder::Reverse => ordering.reverse(),
+        }
+    }
+
+    fn set_last_key(&mut self, key: &[u8]) {
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.moves += 1;
+    }
+
+    #[inline]
+    fn chunk(
+        &mut self,
+        chunk: &Chunk,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<(), ProtocolError> {
+        let mut row = match self.open.take() {
+            // Most rows come in one chunk: they are written without being opened.
+            None => return self.begin(chunk, message, buffer, batch),
+            Some(row) => row,
+        };
+        let first = batch
+            .open_buffer
+            .expect("set when the row was opened and kept by clear_rows");
+        if chunk.row_status == RowStatus::Reset {
+            if !chunk.is_bare() {
+                return Err(ProtocolError("a reset that carries data"));
+            }
+            batch.drop_open();
+            return Ok(());
+        }
+        let absolute = |slice: SliceIn| Slice {
+            buffer: slice.buffer + first,
+            start: slice.start,
+            len: slice.len,
+        };
+        let here = |span: Span| SliceIn {
+            buffer: buffer - first,
+            start: span.start,
+            len: span.len,
+        };
+        let value = if let Some(split) = row.value.take() {
+            if !chunk.row_key.is_empty()
+                || chunk.family.is_some()
+                || chunk.qualifier.is_some()
+                || chunk.timestamp_micros != 0
+                || chunk.labels != 0
+            {
+                return Err(ProtocolError(
+                    "a continued value that carries more than value",
+                ));
+            }
+            self.continue_value(&mut row, split, chunk, message, batch)?
+        } else {
+            if !chunk.row_key.is_empty()
+                && chunk.row_key.of(message) != batch.slice(absolute(row.key))
+            {
+                return Err(ProtocolError("a new row before the last one was committed"));
+            }
+            if let Some(family) = chunk.family {
+                check_utf8(family.of(message))?;
+                if chunk.qualifier.is_none() {
+                    return Err(ProtocolError("a new family without a qualifier"));
+                }
+                row.family = here(family);
+            }
+            if let Some(qualifier) = chunk.qualifier {
+                row.qualifier = here(qualifier);
+            }
+            self.new_value(&mut row, chunk, message, buffer, batch)?
+        };
+        if let Some((value, timestamp_micros)) = value {
+            row.bytes += u64::from(row.family.len) + u64::from(row.qualifier.len) + 8;
+            batch.cells.push(CellMeta {
+                family: absolute(row.family),
+                qualifier: absolute(row.qualifier),
+                value,
+                labels_end: index(batch.labels.len())?,
+                timestamp_micros,
+            });
+        }
+        if chunk.row_status == RowStatus::Commit {
+            if row.value.is_some() {
+                return Err(ProtocolError("a commit inside a value"));
+            }
+            let key = absolute(row.key);
+            self.set_last_key(batch.slice(key));
+            batch.push_row(RowMeta {
+                key,
+                cells_end: index(batch.cells.len())?,
+                bytes: row.bytes,
+            });
+        } else {
+            self.open = Some(row);
+        }
+        Ok(())
+    }
+
+    /// The first chunk of a row.
+    #[inline]
+    fn begin(
+        &mut self,
+        chunk: &Chunk,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<(), ProtocolError> {
+        if chunk.row_status == RowStatus::Reset {
+            return Err(ProtocolError("a reset outside a row"));
+        }
+        let key = chunk.row_key.of(message);
+        if key.is_empty() {
+            return Err(ProtocolError("a row without a key"));
+        }
+        if self.compare(key) != Ordering::Greater {
+            return Err(ProtocolError("a key out of order"));
+        }
+        let (Some(family), Some(qualifier)) = (chunk.family, chunk.qualifier) else {
+            return Err(ProtocolError("a row without a family or a qualifier"));
+        };
+        check_utf8(family.of(message))?;
+        let labels = chunk.push_labels(message, buffer, batch)?;
+        let bytes = u64::from(chunk.row_key.len)
+            + u64::from(family.len)
+            + u64::from(qualifier.len)
+            + labels
+            + 8
+            + u64::from(chunk.value.len);
+        let slice = |span: Span| Slice {
+            buffer,
+            start: span.start,
+            len: span.len,
+        };
+        if chunk.value_size == 0 {
+            batch.cells.push(CellMeta {
+                family: slice(family),
+                qualifier: slice(qualifier),
+                value: slice(chunk.value),
+                labels_end: index(batch.labels.len())?,
+                timestamp_micros: chunk.timestamp_micros,
+            });
+            if chunk.row_status == RowStatus::Commit {
+                batch.push_row(RowMeta {
+                    key: slice(chunk.row_key),
+                    cells_end: index(batch.cells.len())?,
+                    bytes,
+                });
+                self.set_last_key(key);
+                return Ok(());
+            }
+        } else if chunk.row_status == RowStatus::Commit {
+            return Err(ProtocolError("a commit inside a value"));
+        }
+        batch.open_buffer = Some(buffer);
+        let relative = |span: Span| SliceIn {
+            buffer: 0,
+            start: span.start,
+            len: span.len,
+        };
+        let value = if chunk.value_size == 0 {
+            None
+        } else {
+            Some(SplitValue::begin(chunk, message)?)
+        };
+        // A split value's share of the estimate is added when it is whole.
+        let bytes = if value.is_some() {
+            u64::from(chunk.row_key.len) + labels
+        } else {
+            bytes
+        };
+        self.open = Some(OpenRow {
+            key: relative(chunk.row_key),
+            family: relative(family),
+            qualifier: relative(qualifier),
+            bytes,
+            value,
+        });
+        Ok(())
+    }
+
+    /// The first or only piece of a value in an open row.
+    fn new_value(
+        &mut self,
+        row: &mut OpenRow,
+        chunk: &Chunk,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<Option<(Slice, i64)>, ProtocolError> {
+        row.bytes += chunk.push_labels(message, buffer, batch)?;
+        if chunk.value_size != 0 {
+            if chunk.row_status == RowStatus::Commit {
+                return Err(ProtocolError("a commit inside a value"));
+            }
+            row.value = Some(SplitValue::begin(chunk, message)?);
+            return Ok(None);
+        }
+        row.bytes += u64::from(chunk.value.len);
+        let value = Slice {
+            buffer,
+            start: chunk.value.start,
+            len: chunk.value.len,
+        };
+        Ok(Some((value, chunk.timestamp_micros)))
+    }
+
+    /// A further piece of a value.
+    fn continue_value(
+        &mut self,
+        row: &mut OpenRow,
+        mut split: SplitValue,
+        chunk: &Chunk,
+        message: &[u8],
+        batch: &mut RowBatch,
+    ) -> Result<Option<(Slice, i64)>, ProtocolError> {
+        let piece = chunk.value.of(message);
+        if split.bytes.len() + piece.len() > split.declared {
+            return Err(ProtocolError("a value longer than declared"));
+        }
+        split.bytes.extend_from_slice(piece);
+        if chunk.value_size != 0 {
+            if chunk.size()? != split.declared {
+                return Err(ProtocolError("a value declared with two sizes"));
+            }
+            if chunk.row_status == RowStatus::Commit {
+                return Err(ProtocolError("a commit inside a value"));
+            }
+            row.value = Some(split);
+            return Ok(None);
+        }
+        if split.bytes.len() != split.declared {
+            return Err(ProtocolError("a value shorter than declared"));
+        }
+        let len = index(split.bytes.len())?;
+        row.bytes += u64::from(len);
+        let buffer = next_buffer(batch)?;
+        batch.buffers.push(split.bytes.into());
+        let value = Slice {
+            buffer,
+            start: 0,
+            len,
+        };
+        Ok(Some((value, split.timestamp_micros)))
+    }
+}
+
+impl SplitValue {
+    fn begin(chunk: &Chunk, message: &[u8]) -> Result<Self, ProtocolError> {
+        let declared = chunk.size()?;
+        let piece = chunk.value.of(message);
+        if piece.len() > declared {
+            return Err(ProtocolError("a value longer than declared"));
+        }
+        let mut bytes = Vec::with_capacity(declared.min(MAX_RESERVED_BYTES).max(piece.len()));
+        bytes.extend_from_slice(piece);
+        Ok(Self {
+            bytes,
+            declared,
+            timestamp_micros: chunk.timestamp_micros,
+        })
+    }
+}
+
+fn next_buffer(batch: &RowBatch) -> Result<u32, ProtocolError> {
+    index(batch.buffers.len())
+}
+
+fn index(at: usize) -> Result<u32, ProtocolError> {
+    u32::try_from(at).map_err(|_| ProtocolError("more than 2^32 parts in a batch"))
+}
+
+#[inline]
+fn check_utf8(text: &[u8]) -> Result<(), ProtocolError> {
+    if text.is_ascii() {
+        return Ok(());
+    }
+    std::str::from_utf8(text)
+        .map(|_| ())
+        .map_err(|_| ProtocolError("a family or a label that is not UTF-8"))
+}
+
+/// A part of the message.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Both ends were checked against the message, whose length fits 32 bits.
+    #[inline]
+    fn new((start, end): (usize, usize)) -> Self {
+        Self {
+            start: start as u32,
+            len: (end - start) as u32,
+        }
+    }
+
+    const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn of(self, message: &[u8]) -> &[u8] {
+        &message[self.start as usize..self.start as usize + self.len as usize]
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowStatus {
+    Continues,
+    Commit,
+    Reset,
+}
+
+/// A `CellChunk`, parsed.
+struct Chunk {
+    row_key: Span,
+    family: Option<Span>,
+    qualifier: Option<Span>,
+    timestamp_micros: i64,
+    labels: u32,
+    value: Span,
+    value_size: i32,
+    row_status: RowStatus,
+    /// The chunk itself, for its labels, which hardly any has.
+    span: Span,
+}
+
+impl Chunk {
+    #[inline]
+    fn parse(message: &[u8], start: usize, end: usize) -> Result<Self, ProtocolError> {
+        let mut wire = Wire {
+            bytes: &message[..end],
+            at: start,
+        };
+        let mut chunk = Self {
+            row_key: Span::default(),
+            family: None,
+            qualifier: None,
+            timestamp_micros: 0,
+            labels: 0,
+            value: Span::default(),
+            value_size: 0,
+            row_status: RowStatus::Continues,
+            span: Span::new((start, end)),
+        };
+        while let Some((field, kind)) = wire.tag()? {
+            match (field, kind) {
+                (1, LENGTH) => chunk.row_key = Span::new(wire.span()?),
+                (2, LENGTH) => wire.wrapper(&mut chunk.family)?,
+                (3, LENGTH) => wire.wrapper(&mut chunk.qualifier)?,
+                (4, VARINT) => chunk.timestamp_micros = wire.varint()?.cast_signed(),
+                (5, LENGTH) => {
+                    wire.span()?;
+                    chunk.labels += 1;
+                }
+                (6, LENGTH) => chunk.value = Span::new(wire.span()?),
+                // The protocol gives it 32 bits, and keeps the low ones of a longer number.
+                (7, VARINT) => chunk.value_size = wire.varint()? as i32,
+                (8, VARINT) => chunk.set_status(RowStatus::Reset, wire.varint()?),
+                (9, VARINT) => chunk.set_status(RowStatus::Commit, wire.varint()?),
+                (1..=9, _) => return Err(ProtocolError("a chunk's field of a wrong type")),
+                _ => wire.skip(kind)?,
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// The two statuses are one choice: the last one given counts, and a false one means neither.
+    fn set_status(&mut self, status: RowStatus, value: u64) {
+        self.row_status = if value == 0 {
+            RowStatus::Continues
+        } else {
+            status
+        };
+    }
+
+    fn is_bare(&self) -> bool {
+        self.row_key.is_empty()
+            && self.family.is_none()
+            && self.qualifier.is_none()
+            && self.timestamp_micros == 0
+            && self.labels == 0
+            && self.value.is_empty()
+            && self.value_size == 0
+    }
+
+    /// The declared size of a value that comes in pieces.
+    fn size(&self) -> Result<usize, ProtocolError> {
+        usize::try_from(self.value_size)
+            .ok()
+            .filter(|size| *size <= MAX_VALUE_BYTES)
+            .ok_or(ProtocolError("a value of an impossible size"))
+    }
+
+    /// Appends the labels to the batch; returns their bytes.
+    #[inline]
+    fn push_labels(
+        &self,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<u64, ProtocolError> {
+        if self.labels == 0 {
+            return Ok(0);
+        }
+        let end = self.span.start as usize + self.span.len as usize;
+        let mut wire = Wire {
+            bytes: &message[..end],
+            at: self.span.start as usize,
+        };
+        let mut bytes = 0;
+        while let Some((field, kind)) = wire.tag()? {
+            if (field, kind) == (5, LENGTH) {
+                let span = Span::new(wire.span()?);
+                check_utf8(span.of(message))?;
+                bytes += u64::from(span.len);
+                batch.labels.push(Slice {
+                    buffer,
+                    start: span.start,
+                    len: span.len,
+                });
+            } else {
+                wire.skip(kind)?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+const VARINT: u8 = 0;
+const FIXED64: u8 = 1;
+const LENGTH: u8 = 2;
+const FIXED32: u8 = 5;
+
+const ENDS_EARLY: ProtocolError = ProtocolError("a message that ends early");
+
+/// A reader of protobuf's wire format.
+struct Wire<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Wire<'_> {
+    /// The next field's number and type; `None` at the end.
+    #[inline]
+    fn tag(&mut self) -> Result<Option<(u32, u8)>, ProtocolError> {
+        if self.at == self.bytes.len() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let field = u32::try_from(tag >> 3)
+            .ok()
+            .filter(|field| *field != 0 && tag >> 32 == 0)
+            .ok_or(ProtocolError("a field of an impossible number"))?;
+        Ok(Some((field, (tag & 7) as u8)))
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Result<u64, ProtocolError> {
+        match self.bytes.get(self.at) {
+            Some(byte) if *byte < 0x80 => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, ProtocolError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = *self.bytes.get(self.at).ok_or(ENDS_EARLY)?;
+            self.at += 1;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(ProtocolError("a number of more than 64 bits"))
+    }
+
+    /// Length-delimited bytes, as positions in the message.
+    #[inline]
+    fn span(&mut self) -> Result<(usize, usize), ProtocolError> {
+        let len = self.varint()?;
+        let left = self.bytes.len() - self.at;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len <= left)
+            .ok_or(ENDS_EARLY)?;
+        let start = self.at;
+        self.at += len;
+        Ok((start, self.at))
+    }
+
+    /// A `StringValue` or `BytesValue`: present but without a value means the empty one, and repeated ones merge.
+    #[inline]
+    fn wrapper(&mut self, into: &mut Option<Span>) -> Result<(), ProtocolError> {
+        let (start, end) = self.span()?;
+        let mut inner = Wire {
+            bytes: &self.bytes[..end],
+            at: start,
+        };
+        let mut value = into.unwrap_or_default();
+        while let Some((field, kind)) = inner.tag()? {
+            match (field, kind) {
+                (1, LENGTH) => value = Span::new(inner.span()?),
+                (1, _) => return Err(ProtocolError("a wrapper's value of a wrong type")),
+                _ => inner.skip(kind)?,
+            }
+        }
+        *into = Some(value);
+        Ok(())
+    }
+
+    fn skip(&mut self, kind: u8) -> Result<(), ProtocolError> {
+        let len = match kind {
+            VARINT => return self.varint().map(|_| ()),
+            LENGTH => return self.span().map(|_| ()),
+            FIXED64 => 8,
+            FIXED32 => 4,
+            _ => return Err(ProtocolError("a field of an unknown type")),
+        };
+        if self.bytes.len() - self.at < len {
+            return Err(ENDS_EARLY);
+        }
+        self.at += len;
+        Ok(())
+    }
+}
