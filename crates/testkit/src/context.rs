@@ -415,3 +415,58 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without text".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dropped_task_ends_and_the_spawner_knows() {
+        let spawner = TokioSpawn::new();
+        let task = spawner.spawn("endless", Box::pin(std::future::pending()));
+        assert_eq!(spawner.running(), 1);
+        drop(task);
+        spawner.assert_idle(LIMIT).await;
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_task_reaches_its_owner_again_and_again() {
+        let spawner = TokioSpawn::new();
+        let mut task = spawner.spawn("broken", Box::pin(async { panic!("number {}", 7) }));
+        for _ in 0..2 {
+            let ended = within(LIMIT, "the end", poll_fn(|cx| task.poll_ended(cx))).await;
+            assert_eq!(ended, Err("number 7".to_owned()));
+        }
+        assert_eq!(spawner.panicked(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_system_timer_is_not_early_and_obeys_its_last_setting() {
+        let clock = SystemClock::new();
+        let mut timer = clock.timer();
+        let due = clock.now().after(Duration::from_millis(15));
+        timer.set(Some(Moment::NEVER));
+        timer.set(Some(due));
+        within(LIMIT, "the timer", poll_fn(|cx| timer.poll_elapsed(cx))).await;
+        assert!(clock.now() >= due);
+    }
+
+    #[test]
+    fn subtasks_roles_and_attempts_have_seeds_of_their_own() {
+        let kit = TestContext::new("op").with_seed(5);
+        let next = kit.next_attempt();
+        let seeds = [
+            kit.subtask(0, 2).seed,
+            kit.subtask(1, 2).seed,
+            kit.coordinator(2).seed,
+            next.subtask(0, 2).seed,
+            kit.clone().with_seed(6).subtask(0, 2).seed,
+        ];
+        for (at, seed) in seeds.iter().enumerate() {
+            assert!(!seeds[..at].contains(seed), "{seeds:?}");
+        }
+        assert_eq!(kit.subtask(1, 2).seed, seeds[1]);
+    }
+}

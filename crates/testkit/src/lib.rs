@@ -5,6 +5,7 @@
 //! | [`host`] | one source or one sink, driven step by step in one task |
 //! | [`conformance`] | the suites that every source and every sink passes |
 //! | [`context`] | contexts, clock and spawner for what a test creates |
+//! | [`failure`] | a failure handler that writes down how it is driven |
 //! | [`golden`] | golden files of stored formats |
 //! | [`log`] | captured log lines, and proof that nothing leaked |
 //! | [`emulator`] | Google's own emulators, where installed |
@@ -15,6 +16,7 @@
 pub mod conformance;
 pub mod context;
 pub mod emulator;
+pub mod failure;
 pub mod golden;
 pub mod host;
 pub mod log;

@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use aqueduct_connector::clock::ManualClock;
 use aqueduct_connector::metrics::MetricRegistry;
 use aqueduct_connector::sink::{Flush, RecordInfo, Sink};
 use aqueduct_connector::{Error, Versioned};
@@ -110,6 +111,12 @@ pub trait SinkWorld {
         0
     }
 
+    /// The clock that [`context`](Self::context) lends, if the world can stand it being moved on by minutes while an
+    /// answer is held back: no deadline of the sink may end the wait.
+    fn stall_clock(&self) -> Option<ManualClock> {
+        None
+    }
+
     /// From now on the service refuses everything, for good, with what makes the sink fail and not its handler act.
     fn break_service(&self) -> Power {
         Power::Missing
@@ -155,6 +162,7 @@ pub async fn sink<W: SinkWorld>(effort: Effort, make: impl AsyncFn(u64) -> W) ->
         let can_break = shape.break_service() == Power::Done;
         let counts = shape.accounting(&MetricRegistry::new()).is_some();
         let bounded = shape.most_admitted().is_some();
+        let can_stall = shape.stall_clock().is_some();
         drop(shape);
         let last = usize::try_from(RECORDS).expect("a small number");
         let positions = effort.points(last);
@@ -235,6 +243,13 @@ pub async fn sink<W: SinkWorld>(effort: Effort, make: impl AsyncFn(u64) -> W) ->
             bounds,
             can_hold && bounded,
             "a bound and a service that holds back answers"
+        );
+        check!(
+            "a wait of a minute is warned about, once a minute",
+            [1_usize],
+            stall,
+            can_hold && can_stall,
+            "a manual clock and a service that holds back answers"
         );
         check!(
             "a flush after a failure never succeeds",
@@ -540,6 +555,48 @@ impl<W: SinkWorld> Case<W> {
         self.assert_holds(admitted).await;
         self.write(&mut host, admitted..admitted + 3).await;
         self.finish(host, admitted + 3).await;
+    }
+
+    async fn stall(&self, _: u64) {
+        let clock = self.world.stall_clock().expect("asked before");
+        let mut host = self.start(1);
+        let numbers = self.due(RECORDS).collect::<Vec<_>>();
+        let records = numbers
+            .iter()
+            .take(2)
+            .map(|number| self.world.record(*number));
+        self.world.hold_answers(Hold::Back);
+        well("write", host.write_all(records).await);
+        let since = Instant::now();
+        while self.world.waiting() == 0 {
+            let flushed = host.poll_flush(0, Flush::Checkpoint).await;
+            assert!(
+                flushed.is_pending(),
+                "a flush resolved before the service had answered"
+            );
+            assert!(
+                since.elapsed() < self.kit.limit(),
+                "hang: a flush sends nothing"
+            );
+        }
+        let log = crate::log::capture();
+        for (seconds, least, most) in [(50, 0, 0), (20, 1, 1), (30, 1, 1), (50, 2, 2)] {
+            clock.advance(Duration::from_secs(seconds));
+            for _ in 0..QUIET_POLLS {
+                let flushed = host.poll_flush(0, Flush::Checkpoint).await;
+                assert!(flushed.is_pending(), "a flush gave up waiting");
+            }
+            let warned = log.warnings().len();
+            assert!(
+                (least..=most).contains(&warned),
+                "{warned} warnings of a stall where {least} were due"
+            );
+        }
+        if let Some(marker) = self.world.marker() {
+            marker.assert_absent_from_log(&log);
+        }
+        self.world.hold_answers(Hold::Release);
+        well("finish", host.finish().await);
     }
 
     /// The failure reaches the host in a write, a flush or a commit; from then on no flush may succeed.

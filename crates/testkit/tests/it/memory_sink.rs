@@ -5,17 +5,20 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context as PollContext, Poll, Waker, ready};
 use std::time::Duration;
 
+use aqueduct_connector::clock::{ManualClock, Timer};
 use aqueduct_connector::metrics::{Counter, MetricRegistry};
 use aqueduct_connector::sink::{
     CommitOutcome, CommitRequest, Committer, Flush, RecordInfo, Sink, SinkWriter,
 };
+use aqueduct_connector::stall::StallWatch;
 use aqueduct_connector::state::{StateReader, StateWriter};
-use aqueduct_connector::{CheckpointId, Context, Error, Result, Task, Versioned};
+use aqueduct_connector::{CheckpointId, Context, Error, Result, Task, Timestamp, Versioned};
 use aqueduct_testkit::TestContext;
 use aqueduct_testkit::conformance::sink::Hold;
 use aqueduct_testkit::conformance::{Accounting, Durable, Fate, Guarantee, Power, SinkWorld};
 use aqueduct_testkit::log::Marker;
 use tokio::sync::{Notify, mpsc};
+use tracing::warn;
 
 /// What is wrong with the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,7 @@ pub(crate) enum Fault {
     ForgetsItsFailure,
     AdmitsWithoutBound,
     LosesTheLastBatch,
+    StallsSilently,
     CountsSkippedAsApplied,
     NeverWakes,
     LeaksItsTask,
@@ -51,6 +55,7 @@ pub(crate) struct World {
     pub(crate) fault: Fault,
     pub(crate) mode: Mode,
     service: Service,
+    clock: ManualClock,
 }
 
 impl World {
@@ -59,6 +64,7 @@ impl World {
             fault,
             mode,
             service: Service::default(),
+            clock: ManualClock::new(Timestamp::from_millis(0)),
         }
     }
 }
@@ -157,7 +163,10 @@ impl SinkWorld for World {
             // Long enough that nothing but a hang lasts as long.
             _ => Duration::from_millis(700),
         };
-        TestContext::new("memory").with_seed(seed).with_limit(limit)
+        TestContext::new("memory")
+            .with_seed(seed)
+            .with_limit(limit)
+            .with_clock(Arc::new(self.clock.clone()))
     }
 
     fn accounting(&self, metrics: &MetricRegistry) -> Option<Accounting> {
@@ -193,6 +202,10 @@ impl SinkWorld for World {
     fn most_admitted(&self) -> Option<u64> {
         // One batch waits for room in flight; skipped and handled records take no room, two of a run at most.
         Some((BATCH * (MOST_IN_FLIGHT + 1)) as u64 + 6)
+    }
+
+    fn stall_clock(&self) -> Option<ManualClock> {
+        Some(self.clock.clone())
     }
 
     fn marker(&self) -> Option<Marker> {
@@ -239,6 +252,8 @@ impl Sink<u64> for MemorySink {
             applied: context.metrics.counter("numRecordsSend"),
             skipped: context.metrics.counter("recordsSkipped"),
             handled: context.metrics.counter("numRecordsSendErrors"),
+            stall: StallWatch::new(),
+            timer: context.clock.timer(),
             context,
             buffer: Vec::new(),
             in_flight: VecDeque::new(),
@@ -269,6 +284,8 @@ struct MemoryWriter {
     applied: Counter,
     skipped: Counter,
     handled: Counter,
+    stall: StallWatch,
+    timer: Box<dyn Timer>,
     buffer: Vec<u64>,
     /// Sizes of the batches sent and not answered.
     in_flight: VecDeque<usize>,
@@ -328,8 +345,28 @@ impl MemoryWriter {
         sent.map_err(|_| Error::bug("more batches than may be in flight"))
     }
 
-    /// Takes one answer, if one is due.
+    /// Takes one answer, if one is due; warns of a stall.
     fn poll_answer(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<()>> {
+        let answered = self.poll_channel(cx);
+        let now = self.context.clock.now();
+        if answered.is_ready() {
+            self.stall.answered(now);
+            self.stall.done();
+            return answered;
+        }
+        self.stall.waiting(now);
+        if let Some(waited) = self.stall.due(now)
+            && self.fault != Fault::StallsSilently
+        {
+            warn!(?waited, "no answer");
+        }
+        self.timer.set(self.stall.deadline());
+        // Just set to a later moment; asked so that it wakes the host.
+        let _ = self.timer.poll_elapsed(cx);
+        answered
+    }
+
+    fn poll_channel(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<()>> {
         let answer = match self.fault {
             Fault::NeverWakes => {
                 let mut noop = PollContext::from_waker(Waker::noop());

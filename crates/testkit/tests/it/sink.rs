@@ -1,6 +1,14 @@
 //! The suite for sinks against correct sinks and against broken ones.
 
+use std::sync::Arc;
+use std::task::{Context as PollContext, Poll};
+use std::time::Duration;
+
+use aqueduct_connector::clock::{ManualClock, Timer};
+use aqueduct_connector::sink::{Flush, RecordInfo, Sink, SinkWriter};
+use aqueduct_connector::{Clock, Context, Moment, Result, Timestamp, Versioned};
 use aqueduct_testkit::conformance::{self, Effort};
+use aqueduct_testkit::{SinkHost, TestContext};
 
 use crate::memory_sink::{Fault, Mode, World};
 use crate::panic_of;
@@ -42,6 +50,7 @@ async fn a_correct_staged_sink_passes_every_check_that_its_service_can_play() {
         "admitted is applied, skipped and handled at every flush",
         "a flush waits for every answer",
         "at the bounds a writer waits and a barrier passes",
+        "a wait of a minute is warned about, once a minute",
     ]);
 }
 
@@ -63,6 +72,17 @@ async fn a_batch_that_is_never_sent_is_caught() {
         Mode::Eager,
         "a barrier at every point",
         "lost",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_wait_is_caught() {
+    assert_caught(
+        Fault::StallsSilently,
+        Mode::Eager,
+        "a wait of a minute",
+        "0 warnings",
     )
     .await;
 }
@@ -184,4 +204,48 @@ async fn committables_of_an_aborted_checkpoint_dropped_are_caught() {
         "lost",
     )
     .await;
+}
+
+/// A writer that does nothing before its timer is driven on by a host that moves the clock.
+#[tokio::test]
+async fn a_driven_clock_moves_on_when_nothing_else_can() {
+    struct Lingering(Box<dyn Timer>, Moment);
+    impl SinkWriter<u64> for Lingering {
+        fn poll_ready(&mut self, _: &mut PollContext<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn write(&mut self, _: u64, _: RecordInfo) -> Result<()> {
+            self.0.set(Some(self.1));
+            Ok(())
+        }
+        fn poll_progress(&mut self, _: &mut PollContext<'_>) -> Poll<Result<()>> {
+            Poll::Pending
+        }
+        fn poll_flush(&mut self, cx: &mut PollContext<'_>, _: Flush) -> Poll<Result<()>> {
+            self.0.poll_elapsed(cx).map(Ok)
+        }
+        fn poll_close(&mut self, _: &mut PollContext<'_>) -> Poll<Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+    struct LingeringSink;
+    impl Sink<u64> for LingeringSink {
+        fn connector(&self) -> &'static str {
+            "lingering"
+        }
+        fn create_writer(
+            &self,
+            context: Context,
+            _: Vec<Versioned>,
+        ) -> Result<Box<dyn SinkWriter<u64>>> {
+            let due = context.clock.now().after(Duration::from_secs(3_600));
+            Ok(Box::new(Lingering(context.clock.timer(), due)))
+        }
+    }
+    let clock = ManualClock::new(Timestamp::from_millis(0));
+    let kit = TestContext::new("lingering").with_driven_clock(clock.clone());
+    let mut host = SinkHost::start(Arc::new(LingeringSink), &kit, 1).expect("a writer");
+    host.write_all([1]).await.expect("a write");
+    host.checkpoint().await.expect("a checkpoint an hour later");
+    assert_eq!(clock.now().since_origin(), Duration::from_secs(3_600));
 }
