@@ -315,6 +315,7 @@ fn parse_key(bytes: &[u8]) -> Option<serde_json::Value> {
     let complete = text("type") == Some("service_account")
         && text("client_email").is_some()
         && text("private_key_id").is_some()
+        && text("project_id").is_some()
         && text("private_key").is_some_and(|pem| pem.contains("PRIVATE KEY"));
     complete.then_some(key)
 }

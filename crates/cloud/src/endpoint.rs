@@ -90,6 +90,14 @@ impl Endpoint {
         })
     }
 
+    /// Where a test listens with TLS.
+    #[cfg(test)]
+    pub(crate) fn tls(host: &str, port: u16) -> Self {
+        let mut endpoint = Self::emulator("test", &format!("{host}:{port}")).expect("an address");
+        endpoint.scheme = Scheme::Tls;
+        endpoint
+    }
+
     /// Whether this is a plaintext endpoint, which gets no credentials.
     #[must_use]
     pub fn is_plaintext(&self) -> bool {

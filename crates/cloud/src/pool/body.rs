@@ -34,6 +34,8 @@ pub struct ResponseStream {
     stream: u32,
     lease: Option<Lease>,
     limit: Limit,
+    /// Of the token that the call showed.
+    generation: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,6 +59,7 @@ impl ResponseStream {
         stream: u32,
         lease: Lease,
         limit: Limit,
+        generation: Option<u64>,
     ) -> Self {
         Self {
             pool,
@@ -69,6 +72,7 @@ impl ResponseStream {
             stream,
             lease: (!ended).then_some(lease),
             limit,
+            generation,
         }
     }
 
@@ -95,6 +99,11 @@ impl ResponseStream {
             }
             Some(Err(error)) => {
                 self.finish();
+                if let (Code::Unauthenticated, Some(generation)) = (error.code(), self.generation) {
+                    // Too late for this call; the owner's next one shows a fresh token.
+                    let target = &self.pool.0.target;
+                    target.tokens.renew(generation, target.clock.now());
+                }
                 let mut cookies = Cookies::from_headers(&self.headers);
                 cookies.update(error.cookies());
                 Some(Err(error.with_cookies(cookies)))

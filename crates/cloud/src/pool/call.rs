@@ -35,6 +35,9 @@ const MAX_MESSAGE: usize = 64 << 20;
 /// A connection on which nothing at all came in during a call this long that ran out of time is not used again.
 const SUSPICIOUS_SILENCE: Duration = Duration::from_secs(5);
 
+/// How many connections may end between being picked and taking the request before the call gives up.
+const MAX_DEAD_ENDS: u8 = 3;
+
 /// What a call asks for, apart from its body: made once, cloned cheaply for each call or each variation.
 #[derive(Clone)]
 pub struct CallSpec(Arc<Spec>);
@@ -203,6 +206,8 @@ pub struct Call {
     granted: Option<Granted>,
     /// The token has been replaced once; a second refusal is final.
     renewed: bool,
+    /// Ready connections that took no request.
+    dead_ends: u8,
 }
 
 enum State {
@@ -249,11 +254,12 @@ impl Call {
             limit: None,
             granted: None,
             renewed: false,
+            dead_ends: 0,
         }
     }
 
-    /// Sends the request on `lease`; `Err` if that connection takes none.
-    fn send(&self, lease: Lease, left: Duration) -> Result<Sent, Lease> {
+    /// Sends the request on `lease`; `Err` if that connection takes none, which is then not picked again.
+    fn send(&self, lease: Lease, left: Duration) -> Result<Sent, h2::Error> {
         let endpoint = self.pool.endpoint();
         let request = self.spec.request(endpoint, left, self.granted.as_ref());
         let conn = lease.conn();
@@ -270,7 +276,10 @@ impl Call {
                     received,
                 })
             }
-            Err(_) => Err(lease),
+            Err(error) => {
+                conn.wear_out();
+                Err(error)
+            }
         }
     }
 
@@ -298,6 +307,7 @@ impl Call {
         let limit = self.limit.take().expect("set at the first poll");
         let spec = self.spec.clone();
         let Sent { stream, lease, .. } = sent;
+        let generation = self.granted.as_ref().map(|granted| granted.generation);
         Ok(Some(ResponseStream::new(
             self.pool.clone(),
             spec,
@@ -307,6 +317,7 @@ impl Call {
             stream,
             lease,
             limit,
+            generation,
         )))
     }
 
@@ -368,8 +379,15 @@ impl Future for Call {
                     match pool.0.pick(ticket, cx) {
                         Pick::Ready(lease) => match this.send(lease, left) {
                             Ok(sent) => this.state = State::Headers(sent),
-                            // It ended between the look and the sending. Worn out, it is not picked again.
-                            Err(lease) => lease.conn().wear_out(),
+                            // It ended between the look and the sending.
+                            Err(_) if this.dead_ends < MAX_DEAD_ENDS => this.dead_ends += 1,
+                            Err(error) => {
+                                break Some(Err(fail::not_connected(format!(
+                                    "{} connections to {} took no request: {error}",
+                                    MAX_DEAD_ENDS + 1,
+                                    target.endpoint
+                                ))));
+                            }
                         },
                         Pick::Wait => break None,
                         Pick::Failed(error) => break Some(Err(error)),

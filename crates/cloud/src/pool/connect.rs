@@ -37,18 +37,35 @@ pub(super) struct Target {
     pub(super) tokens: TokenProvider,
     pub(super) options: PoolOptions,
     pub(super) clock: Arc<dyn Clock>,
+    /// `None`: the roots of the operating system.
+    pub(super) tls: Option<Arc<rustls::ClientConfig>>,
 }
 
 /// The next address is tried when one has not answered for this long (RFC 8305 recommends 250 ms).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// Makes one connection for `slot` after `delay` and drives it to its end.
-pub(super) async fn run(slot: Arc<Slot>, target: Arc<Target>, attempt: u64, delay: Duration) {
-    let mut report = Report {
+/// How much bookkeeping of small unread DATA frames a connection may cost at least, at 256 bytes a frame. Above it, `h2`
+/// closes the connection: an idle reader must be able to sleep through hours of heartbeats.
+const SMALL_FRAMES: usize = 4 << 20;
+
+/// Makes one connection for `slot` after `delay` and drives it to its end. The slot hears of the end in any case, also
+/// if the future is dropped before its first poll.
+pub(super) fn run(
+    slot: Arc<Slot>,
+    target: Arc<Target>,
+    attempt: u64,
+    delay: Duration,
+) -> impl Future<Output = ()> + Send {
+    let outcome = Outcome::Failed("the connection task was stopped".to_owned());
+    let report = Report {
         slot,
         attempt,
-        outcome: Outcome::Failed("the connection task was stopped".to_owned()),
+        outcome,
     };
+    live(report, target, delay)
+}
+
+async fn live(mut report: Report, target: Arc<Target>, delay: Duration) {
     let endpoint = &target.endpoint;
     if !delay.is_zero() {
         sleep(delay).await;
@@ -80,7 +97,7 @@ pub(super) async fn run(slot: Arc<Slot>, target: Arc<Target>, attempt: u64, dela
         }
     }
     debug!(%endpoint, "connected");
-    report.slot.ready(attempt, conn.clone());
+    report.slot.ready(report.attempt, conn.clone());
     report.outcome = Outcome::Ended(conn);
     life.await;
     debug!(%endpoint, "connection ended");
@@ -122,7 +139,7 @@ async fn establish(target: &Target, watch: Arc<Watch>) -> io::Result<(SendReques
     let wire = if endpoint.is_plaintext() {
         Wire::Plain(tcp)
     } else {
-        encrypt(endpoint, tcp).await?
+        encrypt(target, tcp).await?
     };
     let options = &target.options;
     h2::client::Builder::new()
@@ -131,8 +148,8 @@ async fn establish(target: &Target, watch: Arc<Watch>) -> io::Result<(SendReques
         .initial_connection_window_size(options.connection_window)
         .max_frame_size(options.max_frame)
         .max_header_list_size(options.max_header_list)
-        // An owner that reads slowly while the peer sends many tiny messages is backpressure, not an attack.
-        .data_frame_budget(options.connection_window as usize)
+        // An owner that reads slowly while the peer sends many tiny messages is backpressure, no attack.
+        .data_frame_budget((options.connection_window as usize).max(SMALL_FRAMES))
         .handshake(Watched::new(wire, watch))
         .await
         .map_err(io::Error::other)
@@ -165,9 +182,12 @@ async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     }
 }
 
-async fn encrypt(endpoint: &Endpoint, tcp: TcpStream) -> io::Result<Wire> {
-    let config = tls_config().await?;
-    let name = ServerName::try_from(endpoint.host().to_owned()).map_err(io::Error::other)?;
+async fn encrypt(target: &Target, tcp: TcpStream) -> io::Result<Wire> {
+    let config = match &target.tls {
+        Some(config) => config.clone(),
+        None => system_tls().await?,
+    };
+    let name = ServerName::try_from(target.endpoint.host().to_owned()).map_err(io::Error::other)?;
     let stream = TlsConnector::from(config).connect(name, tcp).await?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err(io::Error::other("the server does not speak HTTP/2"));
@@ -176,7 +196,7 @@ async fn encrypt(endpoint: &Endpoint, tcp: TcpStream) -> io::Result<Wire> {
 }
 
 /// The roots of the operating system, read once a process.
-async fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
+async fn system_tls() -> io::Result<Arc<rustls::ClientConfig>> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
@@ -196,7 +216,7 @@ async fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
     Ok(CONFIG.get_or_init(|| made).clone())
 }
 
-fn client_config(roots: rustls::RootCertStore) -> io::Result<Arc<rustls::ClientConfig>> {
+pub(super) fn client_config(roots: rustls::RootCertStore) -> io::Result<Arc<rustls::ClientConfig>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -83,28 +83,25 @@ impl ChannelPool {
                 "an emulator endpoint takes no credentials: remove the key file or the emulator endpoint",
             ));
         }
-        Ok(Self::build(context, endpoint, tokens, options))
+        let target = Target {
+            endpoint,
+            tokens,
+            options,
+            clock: context.clock.clone(),
+            tls: None,
+        };
+        Ok(Self::build(context, target))
     }
 
-    fn build(
-        context: &Context,
-        endpoint: Endpoint,
-        tokens: TokenProvider,
-        options: PoolOptions,
-    ) -> Self {
-        let channels = options.channels.get();
-        let random = fastrand::Rng::with_seed(context.seed);
+    fn build(context: &Context, target: Target) -> Self {
+        let channels = target.options.channels.get();
+        let mut random = context.random();
         Self(Arc::new(Shared {
             slots: (0..channels)
-                .map(|_| Arc::new(Slot::new(random.clone())))
+                .map(|_| Arc::new(Slot::new(random.fork())))
                 .collect(),
             turn: AtomicUsize::new(0),
-            target: Arc::new(Target {
-                endpoint,
-                tokens,
-                options,
-                clock: context.clock.clone(),
-            }),
+            target: Arc::new(target),
             spawn: context.spawn.clone(),
         }))
     }

@@ -204,20 +204,31 @@ impl Slot {
     /// Starts connecting if it is idle. Answers which attempt is current.
     pub(super) fn start(self: &Arc<Self>, target: &Arc<Target>, spawn: &dyn Spawn) -> Ticket {
         let mut state = self.lock();
-        let mut old = None;
-        if matches!(state.phase, Phase::Idle) && !state.closed {
+        let start = matches!(state.phase, Phase::Idle) && !state.closed;
+        let mut delay = Duration::ZERO;
+        if start {
             state.attempt += 1;
             state.phase = Phase::Connecting;
-            let delay = match state.failures {
-                0 => Duration::ZERO,
-                failures => RECONNECT.delay_after(failures, &mut state.random),
-            };
-            let run = connect::run(self.clone(), target.clone(), state.attempt, delay);
-            old = state.task.replace(spawn.spawn("channel", Box::pin(run)));
+            if state.failures > 0 {
+                let failures = state.failures;
+                delay = RECONNECT.delay_after(failures, &mut state.random);
+            }
         }
         let attempt = state.attempt;
+        // A host that is shutting down may drop the future at once, which reports to this slot.
         drop(state);
-        drop(old);
+        if start {
+            let run = connect::run(self.clone(), target.clone(), attempt, delay);
+            let task = spawn.spawn("channel", Box::pin(run));
+            let mut state = self.lock();
+            let old = if state.attempt == attempt && !state.closed {
+                state.task.replace(task)
+            } else {
+                Some(task)
+            };
+            drop(state);
+            drop(old);
+        }
         Ticket {
             slot: self.clone(),
             attempt,
