@@ -12,6 +12,7 @@ pub use sink::{SinkCheckpoint, SinkHost};
 pub use source::{Emitted, SourceCheckpoint, SourceHost, Step};
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -47,6 +48,22 @@ async fn wait_for_any(
             return within(kit.limit(), &what(), any()).await;
         }
     }
+}
+
+/// Waits for `future`, moving a driven clock on meanwhile.
+async fn wait_for<F: Future>(kit: &TestContext, what: &str, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let driven = async {
+        loop {
+            if let Ok(output) = tokio::time::timeout(SETTLE, &mut future).await {
+                return output;
+            }
+            if !kit.skip_to_next_timer() {
+                return future.await;
+            }
+        }
+    };
+    within(kit.limit(), what, driven).await
 }
 
 /// Joins the failures of several closes: the first one, the others attached.

@@ -20,9 +20,9 @@ use aqueduct_connector::sink::{
 use aqueduct_connector::{CheckpointId, Error, Result, Versioned};
 use futures::task::AtomicWaker;
 
-use super::{SETTLE, first_error, wait_for_any};
+use super::{SETTLE, first_error, wait_for, wait_for_any};
 use crate::context::TestContext;
-use crate::wait::{Signal, within};
+use crate::wait::Signal;
 
 /// A committer that has not applied a committable after so many attempts never will.
 const MOST_ATTEMPTS: u32 = 100;
@@ -332,7 +332,7 @@ impl<T> SinkHost<T> {
             }
             committer.start_commit(due.clone())?;
             let answered = poll_fn(|cx| committer.poll_commit(cx));
-            let outcomes = within(self.kit.limit(), "the committer's answers", answered).await?;
+            let outcomes = wait_for(&self.kit, "the committer's answers", answered).await?;
             assert_eq!(
                 outcomes.len(),
                 due.len(),
@@ -393,12 +393,12 @@ impl<T> SinkHost<T> {
         for (index, slot) in self.writers.iter_mut().enumerate() {
             let what = format!("writer {index} to close");
             let closed = poll_fn(|cx| slot.writer.poll_close(cx));
-            errors.extend(within(self.kit.limit(), &what, closed).await.err());
+            errors.extend(wait_for(&self.kit, &what, closed).await.err());
         }
         if let Some(committer) = &mut self.committer {
             let closed = poll_fn(|cx| committer.poll_close(cx));
             errors.extend(
-                within(self.kit.limit(), "the committer to close", closed)
+                wait_for(&self.kit, "the committer to close", closed)
                     .await
                     .err(),
             );

@@ -1,6 +1,7 @@
 //! The hosts and the suites, tried on connectors in memory: a correct one passes, and each of many broken ones is
 //! caught by the check that is meant for it.
 
+mod host;
 mod memory_sink;
 mod memory_source;
 mod sink;
