@@ -3,6 +3,9 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`destination`] | table addresses |
+//! | [`sink`] | the bulk sink |
+//! | [`entry`] | row mutation entries, which serializers fill |
+//! | [`options`] | options of the sink |
 //! | [`source`] | the scan source |
 //! | [`lookup`] | point reads |
 //! | [`range`](mod@range), [`filter`] | which rows, and which cells of them |
@@ -13,10 +16,21 @@
 
 pub mod client;
 pub mod destination;
+pub mod entry;
+mod error;
 pub mod filter;
+pub mod options;
 pub mod range;
 pub mod scan_options;
+pub mod sink;
 
+pub use client::admin::{GcRule, TableCreateOptions};
 pub use destination::TableDestination;
+pub use entry::RowMutationEntry;
 pub use filter::Filter;
+pub use options::WriterOptions;
 pub use range::RowRange;
+pub use sink::{
+    BigtableSink, BigtableSinkBuilder, CreateDisposition, DestinationResolver, Disposition, FailedMutation,
+    MutationSerializer, RowOrdering,
+};
