@@ -6,7 +6,7 @@
 //! | [`conformance`] | the suites that every source and every sink passes |
 //! | [`context`] | contexts, clock and spawner for what a test creates |
 //! | [`failure`] | a failure handler that writes down how it is driven |
-//! | [`golden`] | golden files of stored formats |
+//! | [`golden`](mod@golden) | golden files of stored formats |
 //! | [`log`] | captured log lines, and proof that nothing leaked |
 //! | [`emulator`] | Google's own emulators, where installed |
 //! | [`wait`], [`seeds`](mod@seeds) | waits with a limit, seeds that can be run again |
