@@ -122,6 +122,11 @@ fn a_filter_naming_an_unknown_family_is_not_found() {
         0,
         "a pattern names none"
     );
+    assert_eq!(
+        passed(F::FamilyNameRegexFilter(String::new())).len(),
+        0,
+        "nor does nothing"
+    );
     assert_eq!(passed(F::FamilyNameRegexFilter("b".into())).len(), 1);
     let range = pb::ColumnRange {
         family_name: "nope".into(),
@@ -230,4 +235,12 @@ fn depth_and_size_are_limited() {
             .message
             .starts_with("Filter too large")
     );
+}
+
+#[test]
+fn a_sample_takes_about_its_share_of_similar_keys() {
+    let taken = (0..1_000)
+        .filter(|n| sampled(format!("r-{n:03}").as_bytes(), 0.3))
+        .count();
+    assert!((250..350).contains(&taken), "{taken} of 1,000");
 }
