@@ -22,6 +22,7 @@ pub mod filter;
 pub mod options;
 pub mod range;
 pub mod scan_options;
+pub mod source;
 pub mod sink;
 
 pub use client::admin::{GcRule, TableCreateOptions};
