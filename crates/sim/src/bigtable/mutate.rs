@@ -153,6 +153,13 @@ fn apply_entries(
         }
     }
 
+    // Before the table is locked: the predicates are a test's, and may look at it.
+    let mut statuses: Vec<Option<Code>> = entries
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| plan.entry_status(index, entry))
+        .collect();
+
     let mut open = slot.open()?;
     let table = open.table();
     let discards = slot.discards.load(Ordering::SeqCst);
@@ -173,7 +180,7 @@ fn apply_entries(
     let (mut applied, mut refused) = (0, 0);
     for index in apply_order {
         let entry = &entries[index];
-        let status = plan.entry_status(index, entry);
+        let status = statuses[index].take();
         let applies = status.is_none() && (!unanswered[index] || plan.apply_unanswered);
         if applies {
             applied += 1;

@@ -72,3 +72,24 @@ fn the_table_name_is_read_from_the_first_data() {
     });
     assert_eq!(table_name(&request), Some(&*long));
 }
+
+#[test]
+fn foreign_bytes_are_refused_or_counted_and_never_panic() {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let whole = request(5);
+    for _ in 0..20_000 {
+        let mut bytes = whole.to_vec();
+        for _ in 0..rng.usize(1..4) {
+            let at = rng.usize(0..bytes.len());
+            bytes[at] = rng.u8(..);
+        }
+        bytes.truncate(rng.usize(0..=bytes.len()));
+        let _ = table_name(&bytes);
+        let mut counter = EntryCounter::new();
+        if counter.feed(&bytes).is_ok()
+            && let Ok((entries, _)) = counter.finish()
+        {
+            assert!(entries <= bytes.len() / 2, "an entry takes at least two bytes");
+        }
+    }
+}
