@@ -1,3 +1,5 @@
+//! Tests of filters: the limits of the service, the rules of their shape, what is printed.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of key ranges: bounds, cuts, prefixes, what is printed.
+
 use std::collections::BTreeSet;
 
 use aqueduct_connector::state::{StateReader, StateWriter};

@@ -1,3 +1,5 @@
+//! Tests of credentials: sources, refusals, and that no secret is shown.
+
 use super::*;
 
 fn key_file(text: &str) -> (tempfile::TempDir, Credentials) {

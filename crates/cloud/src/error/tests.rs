@@ -1,3 +1,5 @@
+//! Tests of call errors: how trailers and transport failures become status chains.
+
 use super::*;
 
 fn trailers(pairs: &[(&'static str, &str)]) -> HeaderMap {

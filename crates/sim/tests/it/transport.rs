@@ -111,7 +111,7 @@ async fn a_shutdown_ends_the_listener_and_leaves_the_data_to_inspect() {
 
 #[test]
 fn a_simulation_on_its_own_thread_serves_blocking_users() {
-    let (ran, before) = std::sync::mpsc::channel();
+    let (ran, before) = std::sync::mpsc::sync_channel(1);
     let sim = Sim::start_on_thread_with(SimConfig::default(), move || {
         ran.send(std::thread::current().id())
             .expect("the test waits");

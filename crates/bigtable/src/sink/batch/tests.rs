@@ -1,3 +1,5 @@
+//! Tests of batches: their bytes against generated code, their thresholds, their reuse.
+
 use aqueduct_connector::{Code, Status, Timestamp};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Tests of one request: broken streams, repeated entries, codes and delays.
+
 use std::collections::BTreeSet;
 
 use aqueduct_connector::Timestamp;

@@ -1,3 +1,5 @@
+//! Tests of the chunk decoder: rows assembled, malformed sequences refused.
+
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::ReadRowsResponse;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::CellChunk;
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2::read_rows_response::cell_chunk::RowStatus as WireStatus;
