@@ -19,6 +19,7 @@ pub mod destination;
 pub mod entry;
 mod error;
 pub mod filter;
+pub mod lookup;
 pub mod options;
 pub mod range;
 pub mod scan_options;
@@ -29,8 +30,10 @@ pub use client::admin::{GcRule, TableCreateOptions};
 pub use destination::TableDestination;
 pub use entry::RowMutationEntry;
 pub use filter::Filter;
+pub use lookup::{BigtableLookup, LookupCache, LookupClient};
 pub use options::WriterOptions;
 pub use range::RowRange;
+pub use source::{BigtableSource, BigtableSourceBuilder, RowDeserializer};
 pub use sink::{
     BigtableSink, BigtableSinkBuilder, CreateDisposition, DestinationResolver, Disposition, FailedMutation,
     MutationSerializer, RowOrdering,

@@ -418,6 +418,8 @@ impl RowStream {
         }
         let (Attempts::WithoutProgress(most) | Attempts::InAll(most)) = self.policy.attempts;
         let now = self.client.clock().now();
+        // A failure is an answer too: what is warned about is silence.
+        self.stall.answered(now);
         // Attempts are counted anew after progress, but the first wait is the shortest one then too.
         let delay = delay.unwrap_or_else(|| {
             self.policy
