@@ -97,10 +97,11 @@ async fn a_new_connection_warms_up_before_it_serves_and_serves_even_if_that_fail
     }
 }
 
-fn eager() -> PoolOptions {
+/// Pings soon, so that tests are short; waits `patience` for the answer.
+fn eager(patience: Duration) -> PoolOptions {
     PoolOptions {
         keep_alive: Duration::from_millis(50),
-        keep_alive_timeout: Duration::from_millis(200),
+        keep_alive_timeout: patience,
         ..PoolOptions::default()
     }
 }
@@ -109,7 +110,7 @@ fn eager() -> PoolOptions {
 async fn a_peer_that_answers_no_ping_is_given_up() {
     let host = Host::new();
     let listener = listen().await;
-    let pool = host.pool_with(&listener, eager());
+    let pool = host.pool_with(&listener, eager(Duration::from_millis(200)));
     let server = tokio::spawn(async move {
         let mut peer = Peer::accept(&listener).await;
         peer.polite = false;
@@ -135,7 +136,7 @@ async fn a_peer_that_answers_no_ping_is_given_up() {
 async fn a_slow_peer_that_answers_pings_is_kept() {
     let host = Host::new();
     let listener = listen().await;
-    let pool = host.pool_with(&listener, eager());
+    let pool = host.pool_with(&listener, eager(PATIENCE));
     let server = tokio::spawn(async move {
         let mut peer = Peer::accept(&listener).await;
         let stream = peer.request().await;
@@ -160,7 +161,7 @@ async fn a_slow_peer_that_answers_pings_is_kept() {
 async fn an_idle_connection_is_not_pinged() {
     let host = Host::new();
     let listener = listen().await;
-    let pool = host.pool_with(&listener, eager());
+    let pool = host.pool_with(&listener, eager(PATIENCE));
     let server = tokio::spawn(async move {
         let mut peer = Peer::accept(&listener).await;
         let stream = peer.request().await;
