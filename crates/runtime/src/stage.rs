@@ -170,6 +170,7 @@ impl Wait {
 pub(crate) struct Scope {
     running: Cell<u32>,
     waiting: Cell<Option<(u32, Wait)>>,
+    progressed: Cell<bool>,
     snapshot: RefCell<Vec<(u32, SubtaskState)>>,
 }
 
@@ -191,6 +192,16 @@ impl Scope {
     /// `operator` makes its task wait.
     pub(crate) fn waits(&self, operator: u32, wait: Wait) {
         self.waiting.set(Some((operator, wait)));
+    }
+
+    /// A writer took a record or ended a flush: slow, but not stuck.
+    pub(crate) fn progressed(&self) {
+        self.progressed.set(true);
+    }
+
+    /// Whether there was progress since the last call.
+    pub(crate) fn take_progress(&self) -> bool {
+        self.progressed.take()
     }
 
     /// The wait noted since the last call.

@@ -179,6 +179,11 @@ impl Job {
     ) -> Stream<T> {
         let mut builder = self.builder.lock();
         let index = builder.operator(name, format!("source:{}", source.connector()));
+        if strategy.alignment.is_some() && !strategy.has_watermarks() {
+            builder.problems.push(Error::config(format!(
+                "source '{name}' is aligned by watermarks and has none: choose bounded or from_source"
+            )));
+        }
         let for_enumerator = source.clone();
         builder.graph.sources.push(SourceDef {
             operator: index,

@@ -76,6 +76,10 @@ impl<T> WatermarkStrategy<T> {
         }
     }
 
+    pub(crate) fn has_watermarks(&self) -> bool {
+        self.kind != Kind::None
+    }
+
     /// No watermarks: event time does not pass until the input ends.
     #[must_use]
     pub fn none() -> Self {
@@ -161,8 +165,8 @@ impl AlignmentGroups {
 pub(crate) enum Combined {
     /// The least watermark of the splits that are not idle.
     Watermark(Timestamp),
-    /// All are idle.
-    Idle,
+    /// All are idle; the greatest watermark of any, which nothing holds back any more.
+    Idle(Timestamp),
 }
 
 struct SplitMark {
@@ -260,7 +264,7 @@ impl SplitWatermarks {
         if self.splits.is_empty() {
             let patience = self.idleness.unwrap_or(SPLITLESS_IDLE);
             return if now.since(self.splitless_since) >= patience {
-                Combined::Idle
+                Combined::Idle(Timestamp::MIN)
             } else {
                 Combined::Watermark(Timestamp::MIN)
             };
@@ -270,7 +274,12 @@ impl SplitWatermarks {
             .filter(|mark| !self.is_idle(mark, now))
             .map(|mark| mark.watermark)
             .min()
-            .map_or(Combined::Idle, Combined::Watermark)
+            .map_or_else(|| Combined::Idle(self.greatest()), Combined::Watermark)
+    }
+
+    fn greatest(&self) -> Timestamp {
+        let all = self.splits.values().map(|mark| mark.watermark);
+        all.max().unwrap_or(Timestamp::MIN)
     }
 
     /// When [`combined`](Self::combined) may change by time alone.
@@ -356,7 +365,7 @@ mod tests {
         assert_eq!(marks.next_change(at(0)), Some(at(10)));
         marks.excuse(Duration::from_secs(5));
         assert_eq!(marks.combined(at(14)), Combined::Watermark(Timestamp::MIN));
-        assert_eq!(marks.combined(at(15)), Combined::Idle);
+        assert_eq!(marks.combined(at(15)), Combined::Idle(Timestamp::MIN));
         marks.records(&id("a"), &[record(100)], at(15));
         let limit = Timestamp::from_millis(10);
         assert_eq!(marks.align(limit, at(15)).0, [id("a")]);
@@ -368,13 +377,16 @@ mod tests {
             marks.align(Timestamp::from_millis(99), at(100)).1,
             [id("a")]
         );
-        assert_eq!(marks.combined(at(110)), Combined::Idle);
+        assert_eq!(
+            marks.combined(at(110)),
+            Combined::Idle(Timestamp::from_millis(99))
+        );
     }
 
     #[test]
     fn a_subtask_without_splits_becomes_idle_in_the_end() {
         let marks = SplitWatermarks::new(Kind::FromSource, None, at(0));
         assert_eq!(marks.combined(at(9)), Combined::Watermark(Timestamp::MIN));
-        assert_eq!(marks.combined(at(10)), Combined::Idle);
+        assert_eq!(marks.combined(at(10)), Combined::Idle(Timestamp::MIN));
     }
 }

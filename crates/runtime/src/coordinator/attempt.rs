@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aqueduct_connector::{CheckpointId, Error, Moment, Result, Spawn};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::checkpoints::{Collected, Goal, InFlight};
-use super::committer::{CommitterSlot, Pending, commit_all};
+use super::committer::{CommitterSlot, Committers, Pending, commit_all};
 use super::enumerator::{Answer, EnumeratorTask, Order};
 use super::worker::{Worker, start_worker};
 use super::{JobContext, enumerator};
@@ -61,7 +61,7 @@ enum Step {
     Idle,
     Collecting(Box<InFlight>),
     Writing(Box<InFlight>, LocalFuture<Result<Written>>),
-    Committing(Box<InFlight>, LocalFuture<(Vec<CommitterSlot>, Result<()>)>),
+    Committing(Box<InFlight>, LocalFuture<Result<()>>),
     /// The last checkpoint is done; tasks close.
     Finishing,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Attempt<'a> {
     orders: BTreeMap<u32, mpsc::Sender<Order>>,
     enumerators: JoinSet<()>,
     stop_enumerators: CancellationToken,
-    committers: Vec<CommitterSlot>,
+    committers: Committers,
     workers: Vec<Worker>,
     cancel: CancellationToken,
     opened: BTreeSet<TaskId>,
@@ -151,7 +151,7 @@ pub(crate) async fn run(
         orders: BTreeMap::new(),
         enumerators: JoinSet::new(),
         stop_enumerators: CancellationToken::new(),
-        committers: Vec::new(),
+        committers: Committers::default(),
         workers: Vec::new(),
         cancel: CancellationToken::new(),
         opened: BTreeSet::new(),
@@ -192,10 +192,10 @@ impl Attempt<'_> {
     ) -> Result<(), End> {
         let plan = self.plan.clone();
         let spawn = RuntimeSpawn::current();
-        self.create_committers(&spawn).map_err(End::Failed)?;
+        self.create_committers(&spawn).await.map_err(End::Failed)?;
         if !uncommitted.is_empty() {
             tracing::info!("committing what the restored checkpoint left uncommitted");
-            let slots = std::mem::take(&mut self.committers);
+            let slots = self.committers.clone();
             let mut committing = std::pin::pin!(commit_all(slots, uncommitted, plan.clock.clone()));
             let since = plan.clock.now();
             let committed = loop {
@@ -208,8 +208,7 @@ impl Attempt<'_> {
                     }
                 }
             };
-            self.committers = committed.0;
-            committed.1.map_err(End::Failed)?;
+            committed.map_err(End::Failed)?;
         }
         let parallelism = plan.parallelism;
         let mut specs: Vec<Vec<TaskSpec>> = (0..parallelism).map(|_| Vec::new()).collect();
@@ -221,7 +220,6 @@ impl Attempt<'_> {
                 let (control_tx, control) = mpsc::channel(CONTROL_QUEUE);
                 let board = Arc::new(Board::default());
                 self.boards.insert(id, board.clone());
-                self.live.insert(id);
                 if definition.source.is_some() {
                     readers.push(control_tx.clone());
                     self.source_tasks.insert(id);
@@ -281,13 +279,16 @@ impl Attempt<'_> {
                 .spawn_local(enumerator::run(task, plan.clone()));
         }
         for (index, specs) in specs.into_iter().enumerate() {
+            let tasks: Vec<_> = specs.iter().map(|spec| spec.id).collect();
             let worker = start_worker(index, specs, plan.clone()).map_err(End::Failed)?;
             self.workers.push(worker);
+            self.live.extend(tasks);
         }
         Ok(())
     }
 
-    fn create_committers(&mut self, spawn: &Arc<RuntimeSpawn>) -> Result<()> {
+    async fn create_committers(&mut self, spawn: &Arc<RuntimeSpawn>) -> Result<()> {
+        let mut slots = self.committers.lock().await;
         for sink in &self.plan.graph.sinks {
             let spawn: Arc<dyn Spawn> = spawn.clone();
             let context = self.plan.context(sink.operator, None, spawn);
@@ -307,7 +308,7 @@ impl Attempt<'_> {
                          'execution.checkpointing.dir'"
                     )));
                 }
-                self.committers.push(CommitterSlot::new(
+                slots.push(CommitterSlot::new(
                     sink.operator,
                     name,
                     committer,
@@ -429,9 +430,8 @@ impl Attempt<'_> {
             self.plan.parallelism,
         );
         for (operator, orders) in &self.orders {
-            if orders.try_send(Order::Snapshot(id)).is_ok() {
-                flight.enumerators.insert(*operator);
-            } else {
+            flight.enumerators.insert(*operator);
+            if is_stuck(orders, Order::Snapshot(id)) {
                 flight.broken = Some(Error::io(format!(
                     "the enumerator of source '{}' takes no messages",
                     self.plan.graph.operator(*operator).name
@@ -454,19 +454,23 @@ impl Attempt<'_> {
         let Step::Collecting(flight) = &mut self.step else {
             return;
         };
-        if flight.broken.is_none() && (!flight.enumerators.is_empty() || flight.triggered) {
+        if let Some(error) = flight.broken.take() {
+            self.abort(error);
+            return;
+        }
+        if !flight.enumerators.is_empty() || flight.triggered {
             return;
         }
         flight.triggered = true;
         let (checkpoint, stop) = (flight.id, flight.goal.stops());
-        for task in &self.source_tasks {
-            let sent = self.controls[task].try_send(Control::Trigger { checkpoint, stop });
-            if sent.is_err() && flight.broken.is_none() {
-                flight.broken = Some(Error::io("a source's thread takes no messages"));
-            }
-        }
-        if let Some(error) = flight.broken.take() {
-            self.abort(error);
+        let stuck = self
+            .source_tasks
+            .iter()
+            .filter(|task| is_stuck(&self.controls[task], Control::Trigger { checkpoint, stop }))
+            .count();
+        if stuck > 0 {
+            // Some sources send this barrier and some do not: no later one can be aligned.
+            self.fail(stuck_thread());
         }
     }
 
@@ -602,14 +606,10 @@ impl Attempt<'_> {
                 let written = writing.await;
                 self.on_written(flight, written);
             }
-            Step::Committing(flight, committing) => {
-                let (slots, committed) = committing.await;
-                self.committers = slots;
-                match committed {
-                    Ok(()) => self.on_committed(*flight),
-                    Err(error) => self.fail(error),
-                }
-            }
+            Step::Committing(flight, committing) => match committing.await {
+                Ok(()) => self.on_committed(*flight),
+                Err(error) => self.fail(error),
+            },
             other => self.step = other,
         }
     }
@@ -641,6 +641,7 @@ impl Attempt<'_> {
             let info = info(at);
             tracing::debug!(checkpoint = %flight.id, took = ?info.duration, bytes = info.bytes, "checkpoint complete");
             self.job.completed(info);
+            while self.chores.try_join_next().is_some() {}
             for old in self.job.superseded() {
                 if let Some(store) = self.job.store.clone() {
                     self.chores.spawn_local(async move {
@@ -665,9 +666,9 @@ impl Attempt<'_> {
             self.enter(Step::Idle);
             return;
         }
-        let slots = std::mem::take(&mut self.committers);
         let pending = std::mem::take(&mut self.pending);
-        let committing = commit_all(slots, pending, self.plan.clock.clone());
+        let committers = self.committers.clone();
+        let committing = commit_all(committers, pending, self.plan.clock.clone());
         self.enter(Step::Committing(flight, Box::pin(committing)));
     }
 
@@ -692,10 +693,8 @@ impl Attempt<'_> {
         self.final_done = true;
         self.enter(Step::Finishing);
         for control in self.controls.values() {
-            if control.try_send(Control::Finish).is_err() {
-                self.end = Some(End::Failed(Error::io(
-                    "a task takes no messages and cannot be told to finish",
-                )));
+            if is_stuck(control, Control::Finish) {
+                self.end = Some(End::Failed(stuck_thread()));
             }
         }
     }
@@ -711,8 +710,8 @@ impl Attempt<'_> {
         tracing::warn!(checkpoint = %id, error = %error.report(), "checkpoint failed");
         self.job.failed_checkpoint();
         for control in self.controls.values() {
-            if control.try_send(Control::Aborted(id)).is_err() {
-                self.fail(Error::io("a task takes no messages"));
+            if is_stuck(control, Control::Aborted(id)) {
+                self.fail(stuck_thread());
                 break;
             }
         }
@@ -830,12 +829,19 @@ impl Attempt<'_> {
             }
         }
         self.stop_enumerators.cancel();
-        while self.enumerators.join_next().await.is_some() {}
+        let enumerators = async { while self.enumerators.join_next().await.is_some() {} };
+        if within(&*clock, limit.saturating_mul(2), enumerators)
+            .await
+            .is_none()
+        {
+            tracing::warn!("an enumerator did not end in time and was given up");
+        }
         // A commit under way is given up; its committables are in the checkpoint that is restored.
         if let Step::Committing(_, committing) = std::mem::replace(&mut self.step, Step::Idle) {
             drop(committing);
         }
-        for slot in std::mem::take(&mut self.committers) {
+        let slots = std::mem::take(&mut *self.committers.lock().await);
+        for slot in slots {
             slot.close(&*clock, limit).await;
         }
         for goal in std::mem::take(&mut self.requests) {
@@ -863,6 +869,17 @@ impl Attempt<'_> {
             (end, _) => end,
         }
     }
+}
+
+/// Sends a message to a task or enumerator; whether its queue is full. One that is gone is told of by its own last event.
+fn is_stuck<T>(queue: &mpsc::Sender<T>, message: T) -> bool {
+    matches!(queue.try_send(message), Err(TrySendError::Full(_)))
+}
+
+fn stuck_thread() -> Error {
+    Error::io(format!(
+        "a worker's thread has left {CONTROL_QUEUE} messages unread: it is stuck in a connector's or a function's code"
+    ))
 }
 
 /// Resolves when the step's future has something; the step itself keeps the result.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use aqueduct_connector::metrics::{Counter, Gauge, MetricGroup};
 use aqueduct_connector::sink::{CommitOutcome, CommitRequest, Committer};
 use aqueduct_connector::{Clock, Error, Result};
 use futures::FutureExt;
+use tokio::sync::Mutex;
 
 use crate::checkpoint::PendingCommit;
 use crate::host::{panic_text, wait_until, within};
@@ -142,15 +144,19 @@ impl CommitterSlot {
     }
 }
 
-/// Applies `pending` through the committers of their sinks, all sinks at once. The committers come back whatever
-/// happens.
+/// The committers of a job. A commit borrows them for as long as it runs, so that one that is given up leaves them
+/// behind to be closed.
+pub(crate) type Committers = Rc<Mutex<Vec<CommitterSlot>>>;
+
+/// Applies `pending` through the committers of their sinks, all sinks at once.
 pub(crate) async fn commit_all(
-    mut slots: Vec<CommitterSlot>,
+    committers: Committers,
     mut pending: Pending,
     clock: Arc<dyn Clock>,
-) -> (Vec<CommitterSlot>, Result<()>) {
+) -> Result<()> {
+    let mut slots = committers.lock().await;
     let mut work = Vec::new();
-    for slot in &mut slots {
+    for slot in slots.iter_mut() {
         if let Some(pending) = pending.remove(&slot.operator) {
             let name = slot.name.clone();
             let clock = clock.clone();
@@ -180,5 +186,5 @@ pub(crate) async fn commit_all(
              Run the earlier configuration until it has committed, then change it",
         ));
     }
-    (slots, failure.map_or(Ok(()), Err))
+    failure.map_or(Ok(()), Err)
 }

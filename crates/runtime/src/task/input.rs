@@ -39,6 +39,8 @@ pub(crate) struct InputHead<T> {
     passing: Option<(CheckpointId, Duration)>,
     watermark: Timestamp,
     idle: bool,
+    /// An idle mark is to follow the watermark that is on its way.
+    owes_idle: bool,
     end: End,
 }
 
@@ -63,6 +65,7 @@ impl<T> InputHead<T> {
             passing: None,
             watermark: Timestamp::MIN,
             idle: false,
+            owes_idle: false,
             end: End::No,
         }
     }
@@ -105,20 +108,26 @@ impl<T> InputHead<T> {
     }
 
     fn combine(&mut self) -> Result<()> {
-        let mut live = self.inputs.iter().filter(|input| !input.ended).peekable();
-        if live.peek().is_none() {
+        let live = || self.inputs.iter().filter(|input| !input.ended);
+        let Some(greatest) = live().map(|input| input.watermark).max() else {
             return Ok(());
-        }
-        match live
+        };
+        let least = live()
             .filter(|input| !input.idle)
             .map(|input| input.watermark)
-            .min()
-        {
-            None if !self.idle => {
+            .min();
+        match least {
+            None if self.idle => Ok(()),
+            // What the idle inputs held back from each other goes first.
+            None if greatest > self.watermark => {
+                self.watermark = greatest;
+                self.owes_idle = true;
+                self.chain.push(Element::Watermark(greatest))
+            }
+            None => {
                 self.idle = true;
                 self.chain.push(Element::Idle)
             }
-            None => Ok(()),
             Some(least) => {
                 let was_idle = std::mem::replace(&mut self.idle, false);
                 if least > self.watermark {
@@ -204,6 +213,11 @@ impl<T: Send + 'static> Head for InputHead<T> {
                     snapshot,
                     alignment,
                 });
+                continue;
+            }
+            if std::mem::take(&mut self.owes_idle) {
+                self.idle = true;
+                self.chain.push(Element::Idle)?;
                 continue;
             }
             match self.end {

@@ -349,7 +349,11 @@ impl TaskLink {
             .scope
             .take_wait()
             .unwrap_or((self.head_operator, otherwise));
-        self.board.show(wait, operator, self.clock.now());
+        let now = self.clock.now();
+        if self.scope.take_progress() {
+            self.board.moved(now);
+        }
+        self.board.show(wait, operator, now);
     }
 
     /// Something moved.

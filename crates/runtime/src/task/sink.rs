@@ -125,6 +125,7 @@ impl<T> Stage<T> for SinkStage<T> {
                     timestamp: record.timestamp,
                     watermark: self.watermark,
                 };
+                opened.scope.progressed();
                 if let Err(error) = opened.writer.write(record.value, info) {
                     return Poll::Ready(Err(opened.failed(error, "to write")));
                 }
@@ -147,6 +148,7 @@ impl<T> Stage<T> for SinkStage<T> {
                     }
                 }
             }
+            opened.scope.progressed();
             match self.queue.pop_front() {
                 Some(Element::Batch(records)) => {
                     opened.records_in.add(records.len() as u64);

@@ -194,7 +194,7 @@ impl<T> SourceHead<T> {
             aligned.next = now.after(ALIGNMENT_INTERVAL);
             let own = match opened.marks.combined(now) {
                 Combined::Watermark(watermark) => watermark,
-                Combined::Idle => Timestamp::MAX,
+                Combined::Idle(_) => Timestamp::MAX,
             };
             aligned.own.store(own.millis(), Ordering::Relaxed);
             let least = aligned.plan.alignment.least(&aligned.alignment.group);
@@ -205,12 +205,19 @@ impl<T> SourceHead<T> {
             }
         }
         match opened.marks.combined(now) {
-            Combined::Idle if !self.idle => {
+            // What the idle splits held back from each other goes first; the idle mark follows.
+            Combined::Idle(greatest) if greatest > self.watermark => {
+                self.watermark = greatest;
+                opened.watermark_gauge.set(greatest.millis());
+                self.chain.push(Element::Watermark(greatest))?;
+                Ok(true)
+            }
+            Combined::Idle(_) if !self.idle => {
                 self.idle = true;
                 self.chain.push(Element::Idle)?;
                 Ok(true)
             }
-            Combined::Idle => Ok(false),
+            Combined::Idle(_) => Ok(false),
             Combined::Watermark(watermark) => {
                 let grown = watermark > self.watermark && now >= self.next_watermark;
                 if !grown && !self.idle {
