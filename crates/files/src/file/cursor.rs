@@ -7,10 +7,19 @@
 
 use aqueduct_connector::source::{Collector, Emission, Record};
 
-use super::MalformedPolicy;
 use super::format::{FileFormat, Framing, Malformed};
 use super::framer::{Frame, Framer, Quoting};
 use super::split::{FileSplit, Position};
+
+/// What happens to a line that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MalformedPolicy {
+    /// The job fails, naming file and line.
+    #[default]
+    Fail,
+    /// It is dropped and counted in `malformedLines`; the first of each split is logged by place.
+    Drop,
+}
 
 /// How a batch ends.
 #[derive(Debug, Clone, Copy)]

@@ -16,11 +16,11 @@ use aqueduct_connector::{CheckpointId, Context, Error, Result, Task};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::Settings;
 use super::cursor::{BadRecord, Cursor, Filled, Limits, Tally};
 use super::fetch::{self, Fetched, Request};
 use super::format::FileFormat;
 use super::gunzip::PIECE_BYTES;
+use super::source::Settings;
 use super::split::{FileSplit, Position};
 use crate::metrics::ReaderMetrics;
 

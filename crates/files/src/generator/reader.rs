@@ -8,8 +8,8 @@ use aqueduct_connector::clock::{Clock, Timer};
 use aqueduct_connector::source::{Batch, ReaderOutput, Record, SourceReader, Split, SplitId};
 use aqueduct_connector::{CheckpointId, Context, Result};
 
-use super::Settings;
 use super::pace::Pace;
+use super::source::Settings;
 use super::stripe::Stripe;
 
 pub(super) struct GeneratorReader<T, G> {

@@ -2,13 +2,19 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::{self, Poll};
+use std::time::Duration;
 
+use aqueduct_connector::clock::ManualClock;
+use aqueduct_connector::context::{TaskControl, TaskFuture};
 use aqueduct_connector::options::ByteSize;
 use aqueduct_connector::source::{Boundedness, Source};
-use aqueduct_connector::{ErrorKind, Timestamp};
+use aqueduct_connector::{Context, ErrorKind, Spawn, Task, Timestamp};
 use aqueduct_files::file::{Compression, Csv, FileFormat, FileSourceBuilder, JsonLines};
 use aqueduct_files::{FileSource, MalformedPolicy, metrics};
 use aqueduct_store::Store;
+use aqueduct_testkit::TestContext;
 use flate2::write::GzEncoder;
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -489,6 +495,65 @@ async fn a_paused_split_rests_and_goes_on_where_it_was() {
     host.resume(&split);
     host.run().await.expect("reads");
     assert!(host.values().iter().map(|row| row.id).eq(0..100));
+}
+
+/// Keeps what it is given and runs none of it.
+#[derive(Default)]
+struct Standstill(std::sync::Mutex<Vec<TaskFuture>>);
+
+struct Nothing;
+
+impl Spawn for Standstill {
+    fn spawn(&self, _name: &'static str, future: TaskFuture) -> Task {
+        self.0.lock().expect("no panic while held").push(future);
+        Task::new(Box::new(Nothing))
+    }
+}
+
+impl TaskControl for Nothing {
+    fn abort(&self) {}
+
+    fn poll_ended(&mut self, _cx: &mut task::Context<'_>) -> Poll<Result<(), String>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_gives_no_bytes_is_named_after_a_minute_and_once_a_minute() {
+    let dir = Dir::new();
+    let path = dir.write("slow.json", json_lines(0..10));
+    let source = json()
+        .path(&path)
+        .max_batch_records(1)
+        .build()
+        .expect("valid");
+    let mut host = Host::start(&source, 1).expect("starts");
+    while host.emitted.is_empty() {
+        host.step(1).await.expect("reads");
+    }
+    let splits = host.checkpoint().expect("a snapshot").splits;
+
+    let clock = ManualClock::new(Timestamp::from_millis(0));
+    let kit = TestContext::new("source").with_clock(Arc::new(clock.clone()));
+    let context = Context {
+        spawn: Arc::new(Standstill::default()),
+        ..kit.subtask(0, 1)
+    };
+    let mut reader = source.create_reader(context).expect("makes");
+    reader.add_splits(splits).expect("takes");
+    let log = aqueduct_testkit::log::capture();
+    let mut cx = task::Context::from_waker(task::Waker::noop());
+    for second in 0..=130 {
+        assert!(reader.poll_next(&mut cx).is_pending());
+        assert_eq!(log.warnings().len(), second / 60, "after {second} seconds");
+        assert!(clock.next_timer().is_some(), "it would be woken to warn");
+        clock.advance(Duration::from_secs(1));
+    }
+    let warning = log.warnings().remove(0).to_string();
+    assert!(
+        warning.contains("no bytes") && warning.contains(&path),
+        "{warning}"
+    );
 }
 
 #[test]
