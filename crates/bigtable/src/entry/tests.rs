@@ -1,3 +1,5 @@
+//! Tests of entries: their checks, sizes and wire form.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -180,7 +182,8 @@ fn cells_without_a_timestamp_share_one_stamp_in_whole_milliseconds() {
 
 #[test]
 fn what_needs_no_service_is_refused_with_the_first_reason() {
-    let faults: [(fn(&mut RowMutationEntry), EntryFault); 6] = [
+    type Fill = fn(&mut RowMutationEntry);
+    let faults: [(Fill, EntryFault); 6] = [
         (|_| {}, EntryFault::Empty),
         (
             |entry| {

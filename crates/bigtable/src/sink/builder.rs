@@ -123,7 +123,6 @@ pub struct BigtableSink<T>(Arc<Config<T>>);
 
 impl<T: 'static> BigtableSink<T> {
     /// A builder; table or resolver, and serializer, are required.
-    #[must_use]
     pub fn builder() -> BigtableSinkBuilder<T> {
         BigtableSinkBuilder {
             route: None,

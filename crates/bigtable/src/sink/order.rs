@@ -56,6 +56,10 @@ impl Waiting {
 struct Row {
     place: Place,
     /// `None` for most rows, so that the index stays small.
+    #[expect(
+        clippy::box_collection,
+        reason = "rows are many and lines few: 8 bytes a row, not 32"
+    )]
     line: Option<Box<VecDeque<Waiting>>>,
 }
 

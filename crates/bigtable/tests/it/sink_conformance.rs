@@ -1,0 +1,169 @@
+//! The suite that every sink passes, on the simulated service.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use aqueduct_bigtable::{RowOrdering, WriterOptions};
+use aqueduct_connector::metrics::MetricRegistry;
+use aqueduct_connector::sink::Sink;
+use aqueduct_sim::{Code, Fault, Gate, Method};
+use aqueduct_testkit::TestContext;
+use aqueduct_testkit::conformance::sink::Hold;
+use aqueduct_testkit::conformance::{self, Accounting, Effort, Fate, Guarantee, Power, SinkWorld};
+use aqueduct_testkit::log::Marker;
+
+use super::sink_world::{How, Record, World};
+
+const MARKER: &str = "SECRET-4711";
+const MOST_IN_FLIGHT: u64 = 6;
+/// Of the first records one is skipped and one refused by the serializer before six are in flight.
+const MOST_ADMITTED: u64 = MOST_IN_FLIGHT + 2;
+
+struct Conformance {
+    world: World,
+    ordering: RowOrdering,
+    held: RefCell<Option<(Gate, Fault)>>,
+}
+
+impl SinkWorld for Conformance {
+    type Record = Record;
+
+    fn sink(&self) -> Arc<dyn Sink<Record>> {
+        let options = WriterOptions::new()
+            .batch_element_count_threshold(4)
+            .max_in_flight_entries(MOST_IN_FLIGHT)
+            .max_consecutive_rejections(None);
+        let builder = self
+            .world
+            .builder()
+            .writer_options(options)
+            .row_ordering(self.ordering);
+        Arc::new(builder.build().expect("valid settings"))
+    }
+
+    fn record(&self, number: u64) -> Record {
+        // Some rows get several records, so that order and merging play a part.
+        let record = Record::new(format!("{MARKER}-{}", number % 17))
+            .value(format!("{MARKER}-{number}"))
+            .micros(i64::try_from(number).expect("small") * 1_000);
+        match self.fate(number) {
+            Fate::Applied => record,
+            Fate::Skipped => record.how(How::Skipped),
+            Fate::Handled if number % 2 == 0 => record.how(How::Refused),
+            Fate::Handled => {
+                let micros = record.micros + 1;
+                record.micros(micros)
+            }
+        }
+    }
+
+    fn fate(&self, number: u64) -> Fate {
+        match number % 8 {
+            2 => Fate::Skipped,
+            5 | 6 => Fate::Handled,
+            _ => Fate::Applied,
+        }
+    }
+
+    async fn held(&self) -> Vec<u64> {
+        let rows = self.world.table.rows();
+        let values = rows
+            .iter()
+            .flat_map(|row| &row.cells)
+            .map(|cell| &cell.value);
+        let number = |value: &Vec<u8>| {
+            let text = std::str::from_utf8(value).expect("ours");
+            text.rsplit('-')
+                .next()
+                .and_then(|number| number.parse().ok())
+                .expect("ours")
+        };
+        values.map(number).collect()
+    }
+
+    /// With timestamps from the record a repeated set-cell changes nothing.
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::ExactlyOnce
+    }
+
+    fn context(&self, seed: u64) -> TestContext {
+        self.world.kit.clone().with_seed(seed)
+    }
+
+    fn accounting(&self, metrics: &MetricRegistry) -> Option<Accounting> {
+        let count = |name| u64::try_from(metrics.total(name)).expect("a count");
+        let applied: usize = self
+            .world
+            .table
+            .rows()
+            .iter()
+            .map(|row| row.cells.len())
+            .sum();
+        Some(Accounting {
+            applied: applied as u64,
+            skipped: count("recordsSkipped"),
+            handled: count("numRecordsSendErrors"),
+        })
+    }
+
+    fn hold_answers(&self, hold: Hold) -> Power {
+        let mut held = self.held.borrow_mut();
+        match hold {
+            Hold::Back => {
+                let gate = Gate::new();
+                let fault = self.world.table.always(Method::MutateRows).hold(&gate);
+                *held = Some((gate, fault));
+            }
+            Hold::Release => {
+                if let Some((gate, fault)) = held.take() {
+                    fault.remove();
+                    gate.open();
+                }
+            }
+        }
+        Power::Done
+    }
+
+    fn waiting(&self) -> u64 {
+        self.held
+            .borrow()
+            .as_ref()
+            .map_or(0, |(gate, _)| gate.held() as u64)
+    }
+
+    fn break_service(&self) -> Power {
+        self.world
+            .table
+            .always(Method::MutateRows)
+            .status(Code::PermissionDenied);
+        Power::Done
+    }
+
+    fn most_admitted(&self) -> Option<u64> {
+        Some(MOST_ADMITTED)
+    }
+
+    fn marker(&self) -> Option<Marker> {
+        Some(Marker::new(MARKER))
+    }
+}
+
+#[tokio::test]
+async fn the_sink_keeps_the_contract_with_and_without_row_order() {
+    for ordering in [RowOrdering::None, RowOrdering::PerRow] {
+        let report = conformance::sink(
+            Effort {
+                seeds: 0..1,
+                points: 4,
+            },
+            async |_| Conformance {
+                world: World::new().await,
+                ordering,
+                held: RefCell::new(None),
+            },
+        )
+        .await;
+        // Our own deadline ends an attempt after a minute; `sink_bounds` shows the warning.
+        report.assert_all_but(&["a wait of a minute is warned about, once a minute"]);
+    }
+}
