@@ -58,5 +58,5 @@ pub use crate::{
     faults::{Fault, Gate},
     log::RequestRecord,
     method::Method,
-    server::Sim,
+    server::{Sim, discard::DiscardServer},
 };

@@ -2,9 +2,11 @@
 //!
 //! - [`connection`] is one TCP connection, [`serve`] one request on it, [`body`] its answer.
 //! - [`grpc`] reads messages.
+//! - [`discard`] is a server of its own, for benchmarks.
 
 pub(crate) mod body;
 pub(crate) mod connection;
+pub(crate) mod discard;
 pub(crate) mod grpc;
 pub(crate) mod serve;
 

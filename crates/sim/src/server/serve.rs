@@ -404,7 +404,7 @@ async fn discard(
 }
 
 /// A framed `MutateRowsResponse` that reports success for each of so many entries.
-fn acknowledgement(entries: usize) -> Bytes {
+pub(crate) fn acknowledgement(entries: usize) -> Bytes {
     let mut buffer = BytesMut::with_capacity(5 + entries * 8);
     buffer.put_slice(&[0; 5]);
     for index in 0..entries as u64 {

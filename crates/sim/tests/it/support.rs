@@ -34,9 +34,11 @@ pub(crate) fn table(sim: &Sim) -> Table {
 }
 
 pub(crate) fn channel(sim: &Sim) -> Channel {
-    Endpoint::from_shared(format!("http://{}", sim.endpoint()))
-        .expect("an endpoint is a valid authority")
-        .connect_lazy()
+    endpoint(&sim.endpoint()).connect_lazy()
+}
+
+pub(crate) fn endpoint(address: &str) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).expect("an endpoint is a valid authority")
 }
 
 pub(crate) fn data(sim: &Sim) -> BigtableClient<Channel> {

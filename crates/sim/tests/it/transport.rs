@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use aqueduct_sim::{Discarded, Method, MutateRowsRequest, Sim, SimConfig};
+use aqueduct_sim::{DiscardServer, Discarded, Method, MutateRowsRequest, Sim, SimConfig};
 use googleapis_tonic_google_bigtable_v2::google::bigtable::v2 as pb;
+use pb::bigtable_client::BigtableClient;
 use tonic::Code;
 
 use crate::support::*;
@@ -280,4 +281,83 @@ async fn a_message_above_the_limit_is_refused() {
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
+}
+
+/// The bare server speaks HTTP/2 well enough for an ordinary client, whatever its windows.
+#[tokio::test]
+async fn the_bare_server_acknowledges_every_entry_within_the_windows_of_the_client() {
+    let server = DiscardServer::start_on_thread(|| ()).expect("it starts");
+    let mut sent = 0;
+    for window in [None, Some(70_000), Some(8 << 20)] {
+        let channel = endpoint(&server.endpoint())
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window)
+            .http2_keep_alive_interval(Duration::from_millis(5))
+            .connect_lazy();
+        let client = BigtableClient::new(channel);
+        let mut calls = tokio::task::JoinSet::new();
+        for call in 0..40_usize {
+            let mut client = client.clone();
+            // The largest answers exceed the smallest window.
+            let entries = [1, 100, 1_000, 20_000][call % 4];
+            sent += entries as u64;
+            calls.spawn(async move {
+                let request = (0..entries).map(|_| cell("key", "value")).collect();
+                let answers = mutate(&mut client, "any", request)
+                    .await
+                    .expect("acknowledged");
+                let indices: Vec<usize> = answers.iter().map(|answer| answer.0).collect();
+                assert_eq!(indices, (0..entries).collect::<Vec<_>>());
+                assert!(answers.iter().all(|answer| answer.1 == Code::Ok));
+            });
+        }
+        while let Some(call) = soon(calls.join_next()).await {
+            call.expect("the call is answered");
+        }
+    }
+    let discarded = server.discarded();
+    assert_eq!((discarded.requests, discarded.entries), (120, sent));
+    assert!(discarded.bytes > sent * 20);
+}
+
+#[tokio::test]
+async fn the_bare_server_warms_survives_cancellation_and_drops_what_is_not_http2() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let server = DiscardServer::start_on_thread(|| ()).expect("it starts");
+    let mut client = BigtableClient::new(endpoint(&server.endpoint()).connect_lazy());
+    let request = pb::PingAndWarmRequest {
+        name: INSTANCE.to_owned(),
+        ..Default::default()
+    };
+    soon(client.ping_and_warm(request)).await.expect("served");
+    for _ in 0..50 {
+        let mut client = client.clone();
+        let call = tokio::spawn(async move {
+            mutate_to_end(&mut client, "any", cells(&["a"; 100]))
+                .await
+                .1
+        });
+        tokio::task::yield_now().await;
+        call.abort();
+        let _ = call.await;
+    }
+    let answers = mutate(&mut client, "any", cells(&["a", "b"]))
+        .await
+        .expect("still served");
+    assert_eq!(answers.len(), 2);
+    let mut foreign = tokio::net::TcpStream::connect(server.endpoint())
+        .await
+        .expect("accepted");
+    foreign
+        .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .expect("sent");
+    let mut rest = Vec::new();
+    // Closed or reset, depending on what the kernel still held.
+    let _ = soon(foreign.read_to_end(&mut rest)).await;
+    let endpoint = server.endpoint();
+    drop(server);
+    tokio::net::TcpStream::connect(&endpoint)
+        .await
+        .expect_err("nobody listens");
 }

@@ -89,7 +89,10 @@ fn foreign_bytes_are_refused_or_counted_and_never_panic() {
         if counter.feed(&bytes).is_ok()
             && let Ok((entries, _)) = counter.finish()
         {
-            assert!(entries <= bytes.len() / 2, "an entry takes at least two bytes");
+            assert!(
+                entries <= bytes.len() / 2,
+                "an entry takes at least two bytes"
+            );
         }
     }
 }
