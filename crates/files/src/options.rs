@@ -1,7 +1,7 @@
 //! Every option of this crate, declared once: builders validate through these, and SQL reads the
 //! same declarations.
 
-use aqueduct_connector::options::{ByteSize, Default, Opt, TextOpt};
+use aqueduct_connector::options::{ByteSize, Declaration, Default, Opt, TextOpt};
 
 /// What to read.
 pub const PATH: TextOpt = TextOpt::new(
@@ -117,3 +117,29 @@ pub const STRIPES: Opt<u64> = Opt::new(
 .at_most(65_536)
 .unit("stripes")
 .builder("stripes");
+
+/// Every option of the file source, for reference pages.
+#[must_use]
+pub fn files() -> Vec<Declaration> {
+    vec![
+        PATH.declaration(),
+        SPLIT_SIZE.declaration(),
+        MAX_LINE_LENGTH.declaration(),
+        BATCH_RECORDS.declaration(),
+        BATCH_BYTES.declaration(),
+        READ_AHEAD.declaration(),
+        CSV_FIELD_DELIMITER.declaration(),
+        CSV_NULL_LITERAL.declaration(),
+        CSV_SPLITTABLE.declaration(),
+    ]
+}
+
+/// Every option of the generator, for reference pages.
+#[must_use]
+pub fn generator() -> Vec<Declaration> {
+    vec![
+        RECORDS_PER_SECOND.declaration(),
+        NUMBER_OF_RECORDS.declaration(),
+        STRIPES.declaration(),
+    ]
+}

@@ -593,3 +593,29 @@ fn bad_settings_are_refused_by_name_before_any_io() {
     #[cfg(not(feature = "gcs"))]
     refused(csv().path("gs://bucket/x"), "`gcs`");
 }
+
+/// A guard against a setter that the reference page does not know, or the other way round.
+#[test]
+fn every_option_names_a_setter() {
+    let source = include_str!("../../src/file/builder.rs");
+    let generator = include_str!("../../src/generator/source.rs");
+    for (declared, text) in [
+        (aqueduct_files::options::files(), source),
+        (aqueduct_files::options::generator(), generator),
+    ] {
+        for option in declared {
+            let setter = format!("pub fn {}(", option.builder);
+            assert!(
+                text.contains(&setter),
+                "{} has no setter {}",
+                option.key,
+                option.builder
+            );
+            assert!(
+                text.contains(&format!("`{}`", option.key)),
+                "{} is not documented",
+                option.key
+            );
+        }
+    }
+}
