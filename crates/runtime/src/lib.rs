@@ -43,6 +43,7 @@
 //! | [`config`] | options of a job |
 //! | `stream` | [`Job`], [`Stream`], [`KeyedStream`]: the builder |
 //! | `operator`, `functions`, [`keyed`] | operators and functions, keyed state and timers |
+//! | `window` | [`Windows`], [`WindowFunction`] |
 //! | `watermark` | [`WatermarkStrategy`], per-split watermarks, idleness, alignment |
 //! | `stage`, `task`, `channel` | elements, chains and tasks |
 //! | `checkpoint` | what is stored, and how |
@@ -66,6 +67,7 @@ mod stage;
 mod stream;
 mod task;
 mod watermark;
+mod window;
 
 pub use config::{JobConfig, JobConfigBuilder, RestartStrategy};
 pub use functions::{ProcessFunction, RecordContext};
@@ -77,3 +79,4 @@ pub use keyed::{Key, KeyedProcessFunction, Timers};
 pub use operator::{Operator, OperatorContext, OperatorState, Progress};
 pub use stream::{Job, KeyedStream, Stream, Targets};
 pub use watermark::WatermarkStrategy;
+pub use window::{Window, WindowFunction, Windows};

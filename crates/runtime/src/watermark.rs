@@ -299,6 +299,13 @@ impl SplitWatermarks {
             .min()
     }
 
+    /// Whether a split that is not paused is above `limit`.
+    pub(crate) fn is_ahead(&self, limit: Timestamp) -> bool {
+        self.splits
+            .values()
+            .any(|mark| !mark.paused && mark.watermark > limit)
+    }
+
     /// Which splits to pause and resume so that none is above `limit`.
     pub(crate) fn align(&mut self, limit: Timestamp, now: Moment) -> (Vec<SplitId>, Vec<SplitId>) {
         let (mut pause, mut resume) = (Vec::new(), Vec::new());

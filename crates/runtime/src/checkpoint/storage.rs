@@ -360,3 +360,45 @@ impl CheckpointStore {
             .map_err(|error| failed("deleting an old checkpoint", error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A golden file is written once, by the version in its name, and never again: what this version writes must be the
+    /// same bytes, or it is a new version.
+    #[test]
+    fn the_current_formats_keep_their_bytes() {
+        let golden =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/savepoint-v1");
+        let read =
+            |name: &str| Bytes::from(std::fs::read(golden.join(name)).expect("a golden file"));
+        let bytes = read(MANIFEST);
+        let manifest = Manifest::decode(&bytes, "golden").expect("it reads");
+        assert_eq!(
+            manifest.encode().expect("it encodes"),
+            bytes,
+            "changed? that is v2"
+        );
+        let mut files = 0;
+        for file in manifest
+            .operators
+            .iter()
+            .filter_map(|operator| operator.file.as_ref())
+        {
+            let bytes = read(&file.name);
+            let state = OperatorFile::decode(&bytes).expect("it reads");
+            assert_eq!(state.encode(), bytes, "changed? that is v2");
+            files += 1;
+        }
+        assert_eq!(files, 3);
+    }
+
+    #[test]
+    fn file_names_hold_nothing_that_a_store_could_refuse() {
+        assert_eq!(file_name(7, "read orders/v1 ü"), "007-read_orders_v1__");
+        assert_eq!(id_of("chk-12/manifest"), Some(12));
+        assert_eq!(id_of("chk-x/manifest"), None);
+        assert_eq!(id_of("lock"), None);
+    }
+}

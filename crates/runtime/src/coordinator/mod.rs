@@ -373,7 +373,7 @@ async fn attempts(job: &mut JobContext, commands: &mut mpsc::Receiver<Command>) 
             End::Cancelled => return Ok(JobEnd::Cancelled),
             End::Failed(error) => error,
         };
-        if job.cancel.is_cancelled() {
+        if job.cancel.is_cancelled() && error.kind().restartable() {
             tracing::warn!(job = %job.graph.name, error = %error.report(), "failed while it was being cancelled");
             return Ok(JobEnd::Cancelled);
         }

@@ -180,9 +180,10 @@ where
                 self.route.route(records, &mut self.batches)?;
                 for (target, batch) in self.targets.iter_mut().zip(&mut self.batches) {
                     if !batch.is_empty() {
-                        target
-                            .waiting
-                            .push_back(Element::Batch(std::mem::take(batch)));
+                        // The next batch is likely to be as long: one allocation instead of a growing one.
+                        let next = Vec::with_capacity(batch.len());
+                        let full = std::mem::replace(batch, next);
+                        target.waiting.push_back(Element::Batch(full));
                     }
                 }
             }

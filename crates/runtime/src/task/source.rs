@@ -23,7 +23,8 @@ use crate::operator::named;
 use crate::stage::{Element, Notice, Stage, Wait, attach};
 use crate::watermark::{Alignment, Combined, SplitWatermarks, WatermarkStrategy};
 
-/// Time between two looks at the other members of an alignment group.
+/// Time between two looks at the other members of an alignment group while nothing is ahead of what the last one
+/// allowed.
 const ALIGNMENT_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) struct SourceHead<T> {
@@ -78,6 +79,8 @@ struct Aligned {
     own: Arc<AtomicI64>,
     plan: Arc<super::AttemptPlan>,
     next: Moment,
+    /// No split is to be above it, as of the last look.
+    limit: Timestamp,
 }
 
 impl<T> Opened<T> {
@@ -188,17 +191,18 @@ impl<T> SourceHead<T> {
         if !opened.marks.enabled() {
             return Ok(false);
         }
-        if let Some(aligned) = &mut opened.aligned
-            && now >= aligned.next
-        {
-            aligned.next = now.after(ALIGNMENT_INTERVAL);
+        if let Some(aligned) = &mut opened.aligned {
             let own = match opened.marks.combined(now) {
                 Combined::Watermark(watermark) => watermark,
                 Combined::Idle(_) => Timestamp::MAX,
             };
             aligned.own.store(own.millis(), Ordering::Relaxed);
-            let least = aligned.plan.alignment.least(&aligned.alignment.group);
-            let limit = least.after(aligned.alignment.max_drift);
+            if now >= aligned.next || opened.marks.is_ahead(aligned.limit) {
+                aligned.next = now.after(ALIGNMENT_INTERVAL);
+                let least = aligned.plan.alignment.least(&aligned.alignment.group);
+                aligned.limit = least.after(aligned.alignment.max_drift);
+            }
+            let limit = aligned.limit;
             let (pause, resume) = opened.marks.align(limit, now);
             if !pause.is_empty() || !resume.is_empty() {
                 opened.reader.pause_splits(&pause, &resume);
@@ -338,6 +342,7 @@ impl<T: Send + 'static> Head for SourceHead<T> {
             alignment,
             plan: build.plan.clone(),
             next: now,
+            limit: Timestamp::MIN,
         });
         let opened = self.opened.insert(Opened {
             reader,

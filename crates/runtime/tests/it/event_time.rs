@@ -8,6 +8,7 @@ use aqueduct_connector::state::{StateReader, StateWriter};
 use aqueduct_connector::{Error, Result};
 use aqueduct_runtime::{
     Job, KeyedProcessFunction, ProcessFunction, RecordContext, Timers, WatermarkStrategy,
+    Window as Span, WindowFunction, Windows,
 };
 
 use crate::support::{Fault, MemorySink, Numbers, Point, Service, config, finish};
@@ -201,4 +202,151 @@ fn an_input_without_splits_does_not_hold_the_others_for_ever() {
     handle.cancel();
     finish(&handle).expect("cancelled");
     assert_eq!(service.values()[0], 19 * 1_000_000 + 20);
+}
+
+/// Counts the records of a window; gives `start * 1,000,000 + size * 1,000 + count`.
+struct CountOf;
+
+impl WindowFunction<u64, u64, u64> for CountOf {
+    type State = u64;
+    const STATE_NAME: &'static str = "count of a window";
+    const STATE_VERSION: u32 = 1;
+
+    fn add(&mut self, state: &mut Option<u64>, _value: &u64) -> Result<()> {
+        *state.get_or_insert(0) += 1;
+        Ok(())
+    }
+
+    fn result(
+        &mut self,
+        _key: &u64,
+        window: Span,
+        count: u64,
+        out: &mut Collector<'_, u64>,
+    ) -> Result<()> {
+        let (start, end) = (window.start.millis(), window.end.millis());
+        let shown = start.max(0) * 1_000_000 + (end - start) * 1_000;
+        out.emit(shown.cast_unsigned() + count);
+        Ok(())
+    }
+
+    fn encode(&self, state: &u64, out: &mut StateWriter) {
+        out.u64(*state);
+    }
+
+    fn decode(&self, _version: u32, reader: &mut StateReader<'_>) -> Result<u64> {
+        Ok(reader.u64()?)
+    }
+}
+
+fn counted(windows: Windows, fault: Fault) -> Vec<u64> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let mut source = Numbers::new(1, 100);
+    source.pace = 21;
+    source.fault = fault;
+    let job = Job::new("counted");
+    job.from_source(
+        "numbers",
+        source,
+        WatermarkStrategy::bounded(Duration::ZERO),
+    )
+    .key_by(|_| 0_u64)
+    .window("count", windows, || CountOf)
+    .sink_to("memory", MemorySink::staged(&service));
+    let handle = job
+        .start(config(&dir).parallelism(2).build().expect("valid"))
+        .expect("it starts");
+    finish(&handle).expect("the job ends");
+    assert_eq!(handle.metrics().total("numLateRecordsDropped"), 0);
+    service.values()
+}
+
+#[test]
+fn built_in_windows_count_every_record_once_a_window_over_a_failure() {
+    let ms = Duration::from_millis;
+    let fault = || Fault::at(Point::ReaderSnapshot, 3);
+    let tumbling = counted(Windows::tumbling(ms(25)).expect("valid"), fault());
+    assert_eq!(
+        tumbling,
+        [0_u64, 25, 50, 75].map(|start| start * 1_000_000 + 25_025)
+    );
+    let cumulating = counted(Windows::cumulating(ms(50), ms(25)).expect("valid"), fault());
+    let expected: Vec<u64> = [0_u64, 50]
+        .into_iter()
+        .flat_map(|start| [25, 50].map(|size| start * 1_000_000 + size * 1_000 + size))
+        .collect();
+    assert_eq!(cumulating, expected);
+    let hopping = counted(Windows::hopping(ms(40), ms(20)).expect("valid"), fault());
+    let inner: Vec<u64> = hopping.iter().map(|value| value % 1_000).collect();
+    // The window before 0 holds 20, those at 0, 20, 40 and 60 hold 40, the last one 20.
+    assert_eq!(inner.iter().sum::<u64>(), 200);
+}
+
+#[test]
+fn a_late_record_is_counted_and_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let mut source = Numbers::new(1, 40);
+    source.batch = 10;
+    // The last ten records are as old as the first.
+    let strategy = WatermarkStrategy::bounded(Duration::ZERO)
+        .timestamps(|number: &u64| Timestamp::from_millis((number % 30).cast_signed()));
+    let job = Job::new("late");
+    job.from_source("numbers", source, strategy)
+        .key_by(|_| 0_u64)
+        .window(
+            "count",
+            Windows::tumbling(Duration::from_millis(10)).expect("valid"),
+            || CountOf,
+        )
+        .sink_to("memory", MemorySink::staged(&service));
+    let handle = job
+        .start(config(&dir).build().expect("valid"))
+        .expect("it starts");
+    finish(&handle).expect("the job ends");
+    assert_eq!(service.values(), [10_010, 10_010_010, 20_010_010]);
+    assert_eq!(handle.metrics().total("numLateRecordsDropped"), 10);
+}
+
+#[test]
+fn a_source_that_runs_ahead_of_its_group_is_paused_and_resumed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let gate = std::sync::Arc::new(crate::support::Gate::default());
+    let drift = Duration::from_millis(50);
+    let strategy = || WatermarkStrategy::bounded(Duration::ZERO).aligned("group", drift);
+    let mut fast = Numbers::new(1, 2_000);
+    fast.pace = u64::MAX;
+    let mut slow = fast.clone();
+    slow.gate = Some((100, gate.clone()));
+    let paused = fast.paused.clone();
+    slow.paused = std::sync::Arc::default();
+    let job = Job::new("aligned");
+    let fast = job.from_source("fast", fast, strategy());
+    job.from_source("slow", slow, strategy())
+        .union([fast])
+        .sink_to("memory", MemorySink::staged(&service));
+    let handle = job
+        .start(config(&dir).build().expect("valid"))
+        .expect("it starts");
+    crate::support::until("the fast source to be paused", || {
+        paused.load(std::sync::atomic::Ordering::SeqCst) > 0
+    });
+    gate.open();
+    finish(&handle).expect("both end, so the fast one was resumed");
+    assert_eq!(service.count(), 4_000);
+}
+
+#[test]
+fn alignment_without_watermarks_is_refused() {
+    let job = Job::new("aligned");
+    let strategy = WatermarkStrategy::none().aligned("group", Duration::ZERO);
+    job.from_source("numbers", Numbers::new(1, 1), strategy)
+        .sink_to("memory", MemorySink::eager(&Service::default()));
+    let config = aqueduct_runtime::JobConfig::builder()
+        .build()
+        .expect("valid");
+    let report = job.start(config).expect_err("refused").report();
+    assert!(report.contains("'numbers' is aligned"), "{report}");
 }

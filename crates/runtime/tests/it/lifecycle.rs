@@ -131,6 +131,66 @@ fn a_cancel_ends_every_wait_and_closes_everything() {
 }
 
 #[test]
+fn a_cancel_during_a_commit_closes_the_committer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let mut sink = MemorySink::staged(&service);
+    sink.try_again = u32::MAX;
+    let job = Job::new("committing");
+    job.from_source("numbers", Numbers::new(1, 100), WatermarkStrategy::none())
+        .sink_to("memory", sink);
+    let handle = job
+        .start(config(&dir).build().expect("valid"))
+        .expect("it starts");
+    until("a commit under way", || service.commit_calls() > 0);
+    handle.cancel();
+    assert_eq!(finish(&handle).expect("cancelled").end, JobEnd::Cancelled);
+    assert_eq!(service.left_open(), 0);
+    // The checkpoint is complete, so its commit is made good by the next start.
+    let again = Job::new("committing");
+    again
+        .from_source("numbers", Numbers::new(1, 100), WatermarkStrategy::none())
+        .sink_to("memory", MemorySink::staged(&service));
+    let handle = again
+        .start(config(&dir).build().expect("valid"))
+        .expect("it starts");
+    finish(&handle).expect("the job ends");
+    assert_eq!(service.values(), Numbers::new(1, 100).all());
+}
+
+#[test]
+fn a_thread_that_is_stuck_in_a_function_is_reported_and_no_second_attempt_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (release, stuck) = std::sync::mpsc::channel::<()>();
+    let stuck = std::sync::Mutex::new(stuck);
+    let entered = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mark = entered.clone();
+    let job = Job::new("blocked");
+    job.from_source("numbers", Numbers::new(1, 100), WatermarkStrategy::none())
+        .map("block", move |number| {
+            mark.store(true, std::sync::atomic::Ordering::SeqCst);
+            // Ends when the test lets go of the other end.
+            let _ = stuck.lock().expect("not poisoned").recv();
+            number
+        })
+        .sink_to("memory", MemorySink::staged(&Service::default()));
+    let config = config(&dir).close_timeout(Duration::from_millis(20));
+    let handle = job
+        .start(config.build().expect("valid"))
+        .expect("it starts");
+    until("the function to block", || {
+        entered.load(std::sync::atomic::Ordering::SeqCst)
+    });
+    handle.cancel();
+    let report = finish(&handle).expect_err("it is reported").report();
+    drop(release);
+    assert!(
+        report.contains("worker threads [1]") && report.contains("task.cancellation.timeout"),
+        "{report}"
+    );
+}
+
+#[test]
 fn a_job_whose_handles_are_gone_is_cancelled() {
     let dir = tempfile::tempdir().expect("a directory");
     let service = Service::default();

@@ -207,6 +207,8 @@ pub(crate) struct Numbers {
     pub(crate) gate: Option<(u64, Arc<Gate>)>,
     pub(crate) fault: Fault,
     pub(crate) closed: Arc<AtomicU64>,
+    /// How often a split was paused.
+    pub(crate) paused: Arc<AtomicU64>,
 }
 
 impl Numbers {
@@ -220,6 +222,7 @@ impl Numbers {
             gate: None,
             fault: Fault::none(),
             closed: Arc::default(),
+            paused: Arc::default(),
         }
     }
 
@@ -289,6 +292,7 @@ impl Source<u64> for Numbers {
             covered_by: None,
             waker: None,
             out: None,
+            paused: BTreeSet::new(),
         }))
     }
 }
@@ -374,6 +378,7 @@ struct Reader {
     waker: Option<Waker>,
     /// The batch that is out: its split and how many records of it were not yet reported.
     out: Option<(SplitId, u64)>,
+    paused: BTreeSet<SplitId>,
 }
 
 impl SourceReader<u64> for Reader {
@@ -409,7 +414,14 @@ impl SourceReader<u64> for Reader {
             self.splits.remove(&id);
             return Poll::Ready(Ok(ReaderOutput::SplitFinished(id)));
         }
-        let Some((id, (at, to))) = self.splits.iter().next() else {
+        if !self.paused.is_empty() && self.splits.keys().all(|id| self.paused.contains(id)) {
+            return Poll::Pending;
+        }
+        let next = self
+            .splits
+            .iter()
+            .find(|(id, _)| !self.paused.contains(*id));
+        let Some((id, (at, to))) = next else {
             if self.no_more && !self.source.unbounded {
                 return Poll::Ready(Ok(ReaderOutput::End));
             }
@@ -480,7 +492,16 @@ impl SourceReader<u64> for Reader {
         Ok(())
     }
 
-    fn pause_splits(&mut self, _pause: &[SplitId], _resume: &[SplitId]) {}
+    fn pause_splits(&mut self, pause: &[SplitId], resume: &[SplitId]) {
+        self.source
+            .paused
+            .fetch_add(pause.len() as u64, Ordering::SeqCst);
+        self.paused.extend(pause.iter().cloned());
+        for id in resume {
+            assert!(self.paused.remove(id), "resumed what was not paused");
+        }
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
 
     fn poll_close(&mut self, _cx: &mut PollContext<'_>) -> Poll<Result<()>> {
         self.source.closed.fetch_add(1, Ordering::SeqCst);
