@@ -4,6 +4,7 @@
 //! | --- | --- | --- | --- |
 //! | [`FileSource`] | JSON lines, CSV or lines of your own; plain or gzip; local or in object storage | yes | exact, at the next record |
 //! | [`GeneratorSource`] | what a function makes of 0, 1, 2, ... | with a limit | exact, at the next index |
+//! | [`Paced`] | another source, at a rate | as that one | as that one |
 //!
 //! Both replay exactly: with a sink that repeats effects idempotently, or exactly once, a job that
 //! reads them gives the result of one undisturbed run.
@@ -40,6 +41,8 @@ pub mod file;
 pub mod generator;
 pub mod metrics;
 pub mod options;
+pub mod paced;
 
 pub use file::{FileSource, FileSourceBuilder, MalformedPolicy};
 pub use generator::{GeneratorSource, GeneratorSourceBuilder};
+pub use paced::Paced;
