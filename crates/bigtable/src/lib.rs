@@ -23,8 +23,8 @@ pub mod lookup;
 pub mod options;
 pub mod range;
 pub mod scan_options;
-pub mod source;
 pub mod sink;
+pub mod source;
 
 pub use client::admin::{GcRule, TableCreateOptions};
 pub use destination::TableDestination;
@@ -33,8 +33,8 @@ pub use filter::Filter;
 pub use lookup::{BigtableLookup, LookupCache, LookupClient};
 pub use options::WriterOptions;
 pub use range::RowRange;
-pub use source::{BigtableSource, BigtableSourceBuilder, RowDeserializer};
 pub use sink::{
-    BigtableSink, BigtableSinkBuilder, CreateDisposition, DestinationResolver, Disposition, FailedMutation,
-    MutationSerializer, RowOrdering,
+    BigtableSink, BigtableSinkBuilder, CreateDisposition, DestinationResolver, Disposition,
+    FailedMutation, MutationSerializer, RowOrdering,
 };
+pub use source::{BigtableSource, BigtableSourceBuilder, RowDeserializer};

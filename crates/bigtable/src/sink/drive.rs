@@ -19,6 +19,8 @@
 
 mod clients;
 mod passes;
+#[cfg(test)]
+mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -8,6 +8,8 @@ mod scan_source;
 mod scan_support;
 mod sink_bounds;
 mod sink_conformance;
+mod sink_docs;
+mod sink_emulator;
 mod sink_order;
 mod sink_passes;
 mod sink_repair;

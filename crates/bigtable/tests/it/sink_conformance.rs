@@ -49,7 +49,7 @@ impl SinkWorld for Conformance {
         match self.fate(number) {
             Fate::Applied => record,
             Fate::Skipped => record.how(How::Skipped),
-            Fate::Handled if number % 2 == 0 => record.how(How::Refused),
+            Fate::Handled if number.is_multiple_of(2) => record.how(How::Refused),
             Fate::Handled => {
                 let micros = record.micros + 1;
                 record.micros(micros)

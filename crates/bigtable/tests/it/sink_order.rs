@@ -26,7 +26,7 @@ fn assert_last(world: &World, keys: usize, rounds: usize) {
     for key in 0..keys {
         assert_eq!(
             world.values(&format!("row{key}")),
-            [last.clone()],
+            std::slice::from_ref(&last),
             "row{key}"
         );
     }

@@ -32,7 +32,6 @@ struct Ledger {
 }
 
 struct Run {
-    seed: u64,
     random: fastrand::Rng,
     world: World,
     ordered: bool,
@@ -88,7 +87,6 @@ impl Run {
         );
         let host = SinkHost::start(sink.clone(), &world.kit, 1).expect("a writer");
         Self {
-            seed,
             random,
             world,
             ordered,
