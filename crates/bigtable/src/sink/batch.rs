@@ -143,6 +143,11 @@ impl OpenBatch {
         self.records
     }
 
+    /// Entries so far; merged records are in the entry of their row.
+    pub(super) fn entries(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Whether an entry like this must find another batch.
     pub(super) fn would_overflow(&self, limits: Limits, mutations: usize, size: usize) -> bool {
         self.records > 0

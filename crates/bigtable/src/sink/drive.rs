@@ -350,8 +350,12 @@ impl Drive {
             return;
         };
         let row = order.hash(table, key);
-        let Some((place, has_line)) = order.place(row) else {
-            self.put(table, key, mutations, Load::of(count, size, row));
+        // The index is asked and told in one probe, so the batch must be ready first.
+        let load = Load::of(count, size, row);
+        let place = self.prepare_batch(table, &load);
+        let order = self.order.as_mut().expect("per-row order does not end");
+        let Some((place, has_line)) = order.claim(row, place) else {
+            self.push(table, key, mutations, load);
             return;
         };
         let part = Part {
@@ -401,6 +405,15 @@ impl Drive {
 
     /// Puts an entry into the table's batch, which leaves if it is full.
     fn put(&mut self, table: TableId, key: &[u8], mutations: &[u8], load: Load) {
+        let place = self.prepare_batch(table, &load);
+        if let Some(order) = &mut self.order {
+            order.put(load.row, place);
+        }
+        self.push(table, key, mutations, load);
+    }
+
+    /// Makes sure that the table has a batch that takes `load`; says where in it the entry will be.
+    fn prepare_batch(&mut self, table: TableId, load: &Load) -> Place {
         let limits = self.limits;
         let overflows = |open: &OpenBatch| open.would_overflow(limits, load.mutations, load.size);
         if self.tables.get(table).open.as_ref().is_some_and(overflows) {
@@ -409,22 +422,24 @@ impl Drive {
         if self.tables.get(table).open.is_none() {
             self.begin_batch(table);
         }
-        let row = load.row;
+        let open = self.tables.get(table).open.as_ref().expect("begun above");
+        Place {
+            batch: open.number,
+            position: open.entries(),
+        }
+    }
+
+    /// Appends to the batch that was prepared.
+    fn push(&mut self, table: TableId, key: &[u8], mutations: &[u8], load: Load) {
+        let limits = self.limits;
         let open = self
             .tables
             .get_mut(table)
             .open
             .as_mut()
-            .expect("begun above");
-        let place = Place {
-            batch: open.number,
-            position: open.push(key, mutations, load),
-        };
-        let full = open.is_full(limits);
-        if let Some(order) = &mut self.order {
-            order.put(row, place);
-        }
-        if full {
+            .expect("prepared for this entry");
+        open.push(key, mutations, load);
+        if open.is_full(limits) {
             self.send_batch(table);
         }
     }
@@ -448,6 +463,10 @@ impl Drive {
             return;
         };
         let records = open.records();
+        if records == 0 {
+            // Begun for an entry that went behind an earlier one of its row instead.
+            return;
+        }
         let sealed = open.seal();
         self.metrics.on_batch(records, sealed.body.len());
         self.submit(Request::new(table, Kind::Bulk, sealed));
@@ -563,7 +582,9 @@ impl Drive {
 
     /// Everything that was pending in `request` is applied.
     fn on_applied(&mut self, request: Request) {
-        self.rejections = 0;
+        if !matches!(request.kind, Kind::Solo(_)) {
+            self.rejections = 0;
+        }
         match request.kind {
             Kind::Solo(turn) => self.isolation.answer(turn, None),
             Kind::Reapply => {
@@ -616,7 +637,9 @@ impl Drive {
         attempts: u32,
         settled: Vec<(Load, Option<Unit>)>,
     ) {
-        if settled.iter().any(|(_, failed)| failed.is_none()) {
+        // A solo request counts when its verdict is taken, in the order of the park.
+        let solo = matches!(kind, Kind::Solo(_));
+        if !solo && settled.iter().any(|(_, failed)| failed.is_none()) {
             self.rejections = 0;
         }
         for (load, failed) in settled {

@@ -45,8 +45,8 @@ impl Isolation {
         self.parked.extend(unit.split());
     }
 
-    /// The next record to send alone within `bytes` of open ones, with its turn.
-    pub(super) fn next(&mut self, bytes: usize) -> Option<(u64, &Unit)> {
+    /// The next record to send alone, with its turn, while no more than `entries` and `bytes` are away.
+    pub(super) fn next(&mut self, entries: usize, bytes: usize) -> Option<(u64, &Unit)> {
         let unit = self.parked.front()?;
         let open_bytes: usize = self.open.iter().map(|turn| turn.unit.load.size).sum();
         let conflict = unit.load.row != 0
@@ -54,7 +54,7 @@ impl Isolation {
                 .open
                 .iter()
                 .any(|turn| turn.unit.load.row == unit.load.row);
-        if self.open.len() >= MAX_OPEN
+        if self.open.len() >= MAX_OPEN.min(entries)
             || conflict
             || (open_bytes > 0 && open_bytes + unit.load.size > bytes)
         {
@@ -148,7 +148,7 @@ mod tests {
         let mut isolation = Isolation::default();
         (0..3).for_each(|name| isolation.park(unit(name, 0)));
         let turns: Vec<_> =
-            std::iter::from_fn(|| isolation.next(1_000).map(|(turn, _)| turn)).collect();
+            std::iter::from_fn(|| isolation.next(100, 1_000).map(|(turn, _)| turn)).collect();
         assert_eq!(turns.len(), 3);
         isolation.answer(turns[2], None);
         isolation.answer(turns[1], Some(refused()));
@@ -167,12 +167,12 @@ mod tests {
         isolation.park(unit(0, 7));
         isolation.park(unit(1, 7));
         isolation.park(unit(2, 8));
-        let (turn, _) = isolation.next(1_000).expect("the first");
-        assert!(isolation.next(1_000).is_none());
+        let (turn, _) = isolation.next(100, 1_000).expect("the first");
+        assert!(isolation.next(100, 1_000).is_none());
         isolation.answer(turn, None);
         let (first, _) = isolation.take_verdict().expect("answered");
         assert!(isolation.more_of(first.load.row));
-        assert!(isolation.next(1_000).is_some());
+        assert!(isolation.next(100, 1_000).is_some());
     }
 
     #[test]
@@ -180,11 +180,12 @@ mod tests {
         let mut isolation = Isolation::default();
         (0..3).for_each(|name| isolation.park(unit(name, 0)));
         assert!(
-            isolation.next(5).is_some(),
+            isolation.next(100, 5).is_some(),
             "alone it goes whatever its size"
         );
-        assert!(isolation.next(5).is_none());
-        assert!(isolation.next(20).is_some());
-        assert!(isolation.next(20).is_none());
+        assert!(isolation.next(100, 5).is_none());
+        assert!(isolation.next(1, 20).is_none(), "the other cap");
+        assert!(isolation.next(100, 20).is_some());
+        assert!(isolation.next(100, 20).is_none());
     }
 }

@@ -11,6 +11,7 @@
 //! - Rows are known by a seeded 64-bit hash. Two rows that share one wait for each other and are never merged, because
 //!   keys are compared before merging: a collision costs time, not correctness.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -88,11 +89,16 @@ impl RowOrder {
         hash(self.seed ^ u64::from(table.0).wrapping_mul(MULTIPLIER), key)
     }
 
-    /// Where the row's entry is, if there is one or others wait behind it.
-    pub(super) fn place(&self, row: u64) -> Option<(Place, bool)> {
-        self.rows
-            .get(&row)
-            .map(|row| (row.place, row.line.is_some()))
+    /// Takes `place` for the row, unless an entry of it is away already: then says where that is, and whether others
+    /// wait behind it.
+    pub(super) fn claim(&mut self, row: u64, place: Place) -> Option<(Place, bool)> {
+        match self.rows.entry(row) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Row { place, line: None });
+                None
+            }
+            Entry::Occupied(row) => Some((row.get().place, row.get().line.is_some())),
+        }
     }
 
     /// The row's entry is at `place` now.
@@ -136,7 +142,7 @@ impl RowOrder {
 
     /// The row's entry has its verdict. What waited next goes into a batch and must be [`put`](Self::put).
     pub(super) fn resolve(&mut self, row: u64) -> Option<Waiting> {
-        let std::collections::hash_map::Entry::Occupied(mut entry) = self.rows.entry(row) else {
+        let Entry::Occupied(mut entry) = self.rows.entry(row) else {
             return None;
         };
         let next = entry
@@ -230,13 +236,15 @@ mod tests {
         let mut order = RowOrder::new(7);
         let table = TableId(0);
         let row = order.hash(table, b"k");
-        assert_eq!(order.place(row), None);
-        order.put(
-            row,
-            Place {
-                batch: 1,
-                position: 0,
-            },
+        assert_eq!(
+            order.claim(
+                row,
+                Place {
+                    batch: 1,
+                    position: 0
+                }
+            ),
+            None
         );
         order.line_up(row, table, b"k", b"a", PART);
         order.line_up(row, table, b"k", b"b", PART);
@@ -251,8 +259,12 @@ mod tests {
                 position: 3,
             },
         );
+        let elsewhere = Place {
+            batch: 9,
+            position: 9,
+        };
         assert_eq!(
-            order.place(row),
+            order.claim(row, elsewhere),
             Some((
                 Place {
                     batch: 2,

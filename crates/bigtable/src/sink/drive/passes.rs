@@ -198,7 +198,7 @@ impl Drive {
         }
         while self.failure.is_none()
             && self.guardrail.is_none()
-            && let Some((turn, unit)) = self.isolation.next(self.max_bytes)
+            && let Some((turn, unit)) = self.isolation.next(self.max_entries, self.max_bytes)
         {
             let (table, entry, load) = (unit.table, unit.entry.clone(), unit.load.clone());
             let mut batch = self.new_batch(table);
