@@ -98,6 +98,8 @@ pub struct JobStatus {
     pub restored_from: Option<String>,
     /// Why it failed last, in one line.
     pub last_failure: Option<String>,
+    /// What has made no progress for a minute or more, and what it waits for; each was also warned about.
+    pub stalled: Vec<String>,
     /// Where metrics and the status page are served.
     pub metrics_address: Option<SocketAddr>,
 }

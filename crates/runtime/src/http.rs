@@ -259,6 +259,13 @@ fn page(shared: &Shared, clock: &dyn Clock) -> String {
             escape_html(failure)
         );
     }
+    for stalled in &status.stalled {
+        let _ = write!(
+            html,
+            "<p class=\"bad\">no progress: {}</p>",
+            escape_html(stalled)
+        );
+    }
     if let Some(from) = &status.restored_from {
         let _ = write!(html, "<p>restored from {}</p>", escape_html(from));
     }

@@ -55,6 +55,7 @@ pub(crate) fn start(graph: Arc<Graph>, config: JobConfig) -> Result<JobHandle> {
         last_savepoint: None,
         restored_from: None,
         last_failure: None,
+        stalled: Vec::new(),
         metrics_address: None,
     };
     let shared = Arc::new(Shared::new(graph, registry, status));
@@ -164,6 +165,15 @@ impl JobContext {
 
     pub(crate) fn set_state(&self, state: JobState) {
         self.status(|status| status.state = state);
+    }
+
+    /// Shows what stalls, if that has changed.
+    pub(crate) fn show_stalled(&self, stalled: Vec<String>) {
+        self.shared.status.send_if_modified(|status| {
+            let changed = status.stalled != stalled;
+            status.stalled = stalled;
+            changed
+        });
     }
 
     /// All tasks run.
@@ -396,6 +406,7 @@ async fn attempts(job: &mut JobContext, commands: &mut mpsc::Receiver<Command>) 
         tracing::warn!(job = %job.graph.name, attempt = job.attempt, ?wait, error = %report, "restarting after a failure");
         job.status(|status| {
             status.state = JobState::Restarting;
+            status.stalled.clear();
             status.restarts += 1;
             status.last_failure = Some(report);
         });

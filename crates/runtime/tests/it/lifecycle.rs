@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aqueduct_connector::Timestamp;
+use aqueduct_connector::clock::ManualClock;
 use aqueduct_runtime::{Job, JobConfig, JobEnd, JobHandle, JobState, WatermarkStrategy};
 
 use crate::support::{Gate, MemorySink, Numbers, Service, config, finish, run, until, when};
@@ -243,6 +245,46 @@ fn a_staged_sink_behind_an_endless_source_needs_checkpoints() {
         report.contains("'memory'") && report.contains("execution.checkpointing.dir"),
         "{report}"
     );
+}
+
+#[test]
+fn a_wait_of_a_minute_is_shown_with_what_it_waits_for_until_it_ends() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Timestamp::from_millis(0));
+    let service = Service::default();
+    let gate: Arc<Gate> = Arc::default();
+    let mut sink = MemorySink::staged(&service);
+    sink.flush_gate = Some(gate.clone());
+    let job = Job::new("stalls");
+    job.from_source("numbers", Numbers::new(2, 100), WatermarkStrategy::none())
+        .sink_to("memory", sink);
+    let config = config(&dir)
+        .clock(Arc::new(clock.clone()))
+        .checkpoint_timeout(Duration::from_secs(86_400))
+        .build()
+        .expect("valid");
+    let handle = job.start(config).expect("it starts");
+    when(&handle, |status| status.state == JobState::Running);
+    let step = Duration::from_secs(1);
+    let mut passed = Duration::ZERO;
+    until("the stall to be shown", || {
+        clock.advance(step);
+        passed += step;
+        !handle.status().stalled.is_empty()
+    });
+    assert!(passed >= Duration::from_secs(60), "shown after {passed:?}");
+    let stalled = handle.status().stalled.join("\n");
+    assert!(
+        stalled.contains("'memory' (subtask 1/1) waiting for the sink's writer to flush"),
+        "{stalled}"
+    );
+    gate.open();
+    until("the job to go on to its end", || {
+        clock.advance(Duration::from_millis(10));
+        handle.status().state.is_final()
+    });
+    assert_eq!(finish(&handle).expect("it ends").end, JobEnd::Finished);
+    assert_eq!(service.values(), Numbers::new(2, 100).all());
 }
 
 fn get(address: std::net::SocketAddr, path: &str) -> String {

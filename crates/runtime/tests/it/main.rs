@@ -3,6 +3,7 @@
 //! A test waits for events with a time limit and never sleeps. Sources pace themselves by checkpoints, so that
 //! every run has some in the middle of its data.
 
+mod crash;
 mod event_time;
 mod faults;
 mod flow;

@@ -1,6 +1,7 @@
 //! A source of numbers, a staged and an eager sink, and faults that strike once.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as PollContext, Poll, Waker};
@@ -25,8 +26,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A configuration with checkpoints every few milliseconds and quick restarts.
 pub(crate) fn config(dir: &tempfile::TempDir) -> JobConfigBuilder {
+    config_at(dir.path())
+}
+
+/// The same, for a directory by its path.
+pub(crate) fn config_at(dir: &Path) -> JobConfigBuilder {
     JobConfig::builder()
-        .checkpoint_dir(dir.path().join("checkpoints").to_string_lossy())
+        .checkpoint_dir(dir.join("checkpoints").to_string_lossy())
         .checkpoint_interval(Duration::from_millis(5))
         .restart(RestartStrategy::FixedDelay {
             attempts: 5,
@@ -513,6 +519,8 @@ impl SourceReader<u64> for Reader {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Service {
     state: Arc<Mutex<ServiceState>>,
+    /// Where effects outlive the process, one file a committable.
+    dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
@@ -526,6 +534,35 @@ struct ServiceState {
 }
 
 impl Service {
+    /// A service that keeps what it applied in files.
+    pub(crate) fn in_files(dir: &Path) -> Self {
+        Self {
+            dir: Some(dir.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Applies a committable once, however often and from whichever process it comes.
+    fn apply(&self, id: (u64, u32), values: &[u64]) -> bool {
+        if let Some(dir) = &self.dir {
+            let file = dir.join(format!("{}-{}", id.0, id.1));
+            let text: Vec<String> = values.iter().map(u64::to_string).collect();
+            let part = dir.join(format!("part-{}-{}-{}", std::process::id(), id.0, id.1));
+            std::fs::write(&part, text.join("\n")).expect("written");
+            // A name that is there already stays as it is.
+            let linked = std::fs::hard_link(&part, file).is_ok();
+            std::fs::remove_file(part).expect("removed");
+            return linked;
+        }
+        self.with(|state| {
+            let fresh = state.applied.insert(id);
+            if fresh {
+                state.values.extend(values);
+            }
+            fresh
+        })
+    }
+
     fn with<R>(&self, run: impl FnOnce(&mut ServiceState) -> R) -> R {
         run(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -737,13 +774,7 @@ impl Committer for Commits {
             let values = (0..count)
                 .map(|_| Ok(reader.u64()?))
                 .collect::<Result<Vec<_>>>()?;
-            let fresh = self.sink.service.with(|state| {
-                let fresh = state.applied.insert(id);
-                if fresh {
-                    state.values.extend(values);
-                }
-                fresh
-            });
+            let fresh = self.sink.service.apply(id, &values);
             outcomes.push(if fresh {
                 CommitOutcome::Done
             } else {

@@ -57,14 +57,17 @@ impl Attempt<'_> {
         (wait, text, since)
     }
 
-    /// Warns about every wait that has been too long, each once a minute.
+    /// Warns about every wait that has been too long, each once a minute, and shows them in the status.
     pub(super) fn watch(&mut self, now: Moment) {
-        if !matches!(self.step, Step::Idle)
-            && now.since(self.step_since) >= STALL_AFTER
-            && now.since(self.step_warned) >= STALL_AFTER
-        {
-            self.step_warned = now;
-            tracing::warn!(waited = ?now.since(self.step_since), "{}", self.waits_of_step(now));
+        let mut stalled = Vec::new();
+        let step_waits = now.since(self.step_since);
+        if !matches!(self.step, Step::Idle) && step_waits >= STALL_AFTER {
+            let text = self.waits_of_step(now);
+            if now.since(self.step_warned) >= STALL_AFTER {
+                self.step_warned = now;
+                tracing::warn!(waited = ?step_waits, "no progress: {text}");
+            }
+            stalled.push(text);
         }
         for task in &self.live {
             let (wait, text, since) = self.wait_of(*task, now);
@@ -78,14 +81,16 @@ impl Attempt<'_> {
                     | Wait::Opening
                     | Wait::Closing
             );
-            let quiet = self
-                .warned
-                .get(task)
-                .is_none_or(|last| now.since(*last) >= STALL_AFTER);
-            if told && since >= STALL_AFTER && quiet {
+            if !told || since < STALL_AFTER {
+                continue;
+            }
+            let last = self.warned.get(task);
+            if last.is_none_or(|last| now.since(*last) >= STALL_AFTER) {
                 self.warned.insert(*task, now);
                 tracing::warn!(waited = ?since, "no progress: {text}");
             }
+            stalled.push(text);
         }
+        self.job.show_stalled(stalled);
     }
 }
