@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::pubsub::config::PubSubConfig;
+
 /// How to start a [`Sim`](crate::Sim).
 ///
 /// All fields are public and independent; start from [`SimConfig::default`].
@@ -35,6 +37,8 @@ pub struct SimConfig {
     pub refusal_form: RefusalForm,
     /// When a schema change made over RPC becomes visible to data requests. Default: at once.
     pub schema_lag: SchemaLag,
+    /// Pub/Sub. Default: the documented limits.
+    pub pubsub: PubSubConfig,
 }
 
 impl Default for SimConfig {
@@ -51,6 +55,7 @@ impl Default for SimConfig {
             routing_header: RoutingHeader::Optional,
             refusal_form: RefusalForm::EveryEntry,
             schema_lag: SchemaLag::None,
+            pubsub: PubSubConfig::default(),
         }
     }
 }

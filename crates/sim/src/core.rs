@@ -4,7 +4,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::sync::watch;
 
-use crate::{bigtable::slot::Directory, config::SimConfig, faults::Script, log::Log};
+use crate::{
+    bigtable::slot::Directory, config::SimConfig, faults::Script, log::Log,
+    pubsub::world::PubSubState,
+};
 
 /// A condition did not come to hold in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Core {
     pub(crate) config: SimConfig,
     pub(crate) directory: Directory,
+    pub(crate) pubsub: PubSubState,
     pub(crate) script: Script,
     pub(crate) log: Log,
     changed: watch::Sender<()>,
@@ -30,6 +34,7 @@ impl Core {
     pub(crate) fn new(config: SimConfig) -> Self {
         Self {
             log: Log::new(config.logged_requests, config.logged_bytes),
+            pubsub: PubSubState::new(config.pubsub.clone()),
             config,
             directory: Directory::default(),
             script: Script::default(),

@@ -2,8 +2,8 @@
 //!
 //! [`Sim`] is a real gRPC server on a loopback port with the manners that were measured on the real
 //! service, where the official emulators have others. Faults are scripted; what happened can be
-//! inspected. Today it simulates Bigtable: the data plane, table administration and application
-//! profiles.
+//! inspected. Today it simulates Bigtable (the data plane, table administration and application
+//! profiles) and Pub/Sub (publishing, pulling, administration).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -41,6 +41,7 @@ mod core;
 mod faults;
 mod log;
 mod method;
+mod pubsub;
 mod server;
 
 pub use tonic::Code;
@@ -58,5 +59,11 @@ pub use crate::{
     faults::{Fault, Gate},
     log::RequestRecord,
     method::Method,
+    pubsub::{
+        config::{PubSubConfig, PubSubLimits},
+        flood::{DiscardedMessages, FirehoseConfig, FirehoseFlow, Firehosed},
+        handle::{PubSub, Subscription, Topic},
+        manners::{AckFailure, KeepaliveAnswers, LateAcks, Lease, SubscriptionCounts},
+    },
     server::{Sim, discard::DiscardServer},
 };

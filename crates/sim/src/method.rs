@@ -61,6 +61,50 @@ methods! {
     DropRowRange = "/google.bigtable.admin.v2.BigtableTableAdmin/DropRowRange",
     /// Describes an application profile.
     GetAppProfile = "/google.bigtable.admin.v2.BigtableInstanceAdmin/GetAppProfile",
+    /// Publishes messages to a topic.
+    Publish = "/google.pubsub.v1.Publisher/Publish",
+    /// Creates a topic.
+    CreateTopic = "/google.pubsub.v1.Publisher/CreateTopic",
+    /// Describes a topic.
+    GetTopic = "/google.pubsub.v1.Publisher/GetTopic",
+    /// Changes a topic.
+    UpdateTopic = "/google.pubsub.v1.Publisher/UpdateTopic",
+    /// Lists the topics of a project.
+    ListTopics = "/google.pubsub.v1.Publisher/ListTopics",
+    /// Lists the subscriptions of a topic.
+    ListTopicSubscriptions = "/google.pubsub.v1.Publisher/ListTopicSubscriptions",
+    /// Deletes a topic.
+    DeleteTopic = "/google.pubsub.v1.Publisher/DeleteTopic",
+    /// Detaches a subscription from its topic.
+    DetachSubscription = "/google.pubsub.v1.Publisher/DetachSubscription",
+    /// Creates a subscription.
+    CreateSubscription = "/google.pubsub.v1.Subscriber/CreateSubscription",
+    /// Describes a subscription.
+    GetSubscription = "/google.pubsub.v1.Subscriber/GetSubscription",
+    /// Changes a subscription.
+    UpdateSubscription = "/google.pubsub.v1.Subscriber/UpdateSubscription",
+    /// Lists the subscriptions of a project.
+    ListSubscriptions = "/google.pubsub.v1.Subscriber/ListSubscriptions",
+    /// Deletes a subscription.
+    DeleteSubscription = "/google.pubsub.v1.Subscriber/DeleteSubscription",
+    /// Extends leases, or gives messages back.
+    ModifyAckDeadline = "/google.pubsub.v1.Subscriber/ModifyAckDeadline",
+    /// Acknowledges messages.
+    Acknowledge = "/google.pubsub.v1.Subscriber/Acknowledge",
+    /// Takes messages once.
+    Pull = "/google.pubsub.v1.Subscriber/Pull",
+    /// Streams messages.
+    StreamingPull = "/google.pubsub.v1.Subscriber/StreamingPull",
+    /// Moves a subscription to a time or snapshot.
+    Seek = "/google.pubsub.v1.Subscriber/Seek",
+    /// Keeps the position of a subscription.
+    CreateSnapshot = "/google.pubsub.v1.Subscriber/CreateSnapshot",
+    /// Describes a snapshot.
+    GetSnapshot = "/google.pubsub.v1.Subscriber/GetSnapshot",
+    /// Lists the snapshots of a project.
+    ListSnapshots = "/google.pubsub.v1.Subscriber/ListSnapshots",
+    /// Deletes a snapshot.
+    DeleteSnapshot = "/google.pubsub.v1.Subscriber/DeleteSnapshot",
 }
 
 impl Method {
@@ -76,7 +120,18 @@ impl Method {
                 | Self::CheckAndMutateRow
                 | Self::ReadModifyWriteRow
                 | Self::PingAndWarm
+                | Self::Publish
+                | Self::Acknowledge
+                | Self::ModifyAckDeadline
+                | Self::Pull
+                | Self::StreamingPull
         )
+    }
+
+    /// Whether this is a request to Pub/Sub.
+    #[must_use]
+    pub fn is_pubsub(self) -> bool {
+        self.path().starts_with("/google.pubsub.")
     }
 }
 

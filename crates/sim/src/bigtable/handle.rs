@@ -155,6 +155,8 @@ macro_rules! fault_triggers {
     };
 }
 
+pub(crate) use fault_triggers;
+
 impl Bigtable {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self { core }

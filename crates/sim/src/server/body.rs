@@ -16,7 +16,13 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use super::connection::Connection;
-use crate::bigtable::read::{Scan, Step as ScanStep};
+use crate::{
+    bigtable::read::{Scan, Step as ScanStep},
+    pubsub::{
+        permits::End,
+        stream::{PullBody, Pulled},
+    },
+};
 
 /// How long what was sent before a scripted break gets to reach the client: a reset stream drops
 /// what is still queued, and a closed socket what the client has not read.
@@ -51,6 +57,8 @@ pub(crate) enum SimBody {
     /// One message and success.
     Once(Option<Bytes>, Option<HeaderMap>),
     Scripted(Box<Scripted>),
+    /// A streaming pull.
+    Pull(Box<PullBody>),
 }
 
 impl SimBody {
@@ -94,7 +102,24 @@ impl Body for SimBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        match self.get_mut() {
+        let this = self.get_mut();
+        if let Self::Pull(pull) = this {
+            match ready!(pull.poll(cx)) {
+                Pulled::Frame(frame) => return Poll::Ready(Some(Ok(Frame::data(frame)))),
+                Pulled::End(end) => {
+                    let connection = pull.connection.clone();
+                    let step = match end {
+                        End::Status(code, message) => {
+                            Step::Trailers(trailers_of(&Status::new(code, message)))
+                        }
+                        End::Reset => Step::Reset(h2::Reason::INTERNAL_ERROR),
+                        End::Cut => Step::Cut,
+                    };
+                    *this = Self::scripted([step], connection, HeaderMap::new());
+                }
+            }
+        }
+        match this {
             Self::Empty => Poll::Ready(None),
             Self::Once(message, trailers) => Poll::Ready(
                 message
@@ -104,6 +129,8 @@ impl Body for SimBody {
                     .map(Ok),
             ),
             Self::Scripted(script) => script.poll(cx),
+            // Replaced above when it ends.
+            Self::Pull(_) => Poll::Pending,
         }
     }
 

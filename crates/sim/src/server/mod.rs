@@ -28,7 +28,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::{bigtable::handle::Bigtable, config::SimConfig, core::Core};
+use crate::{bigtable::handle::Bigtable, config::SimConfig, core::Core, pubsub::handle::PubSub};
 use connection::{Connections, drive};
 
 /// How long a graceful shutdown waits for what is in flight.
@@ -201,6 +201,12 @@ impl Sim {
     #[must_use]
     pub fn bigtable(&self) -> Bigtable {
         Bigtable::new(self.core.clone())
+    }
+
+    /// The simulated Pub/Sub.
+    #[must_use]
+    pub fn pubsub(&self) -> PubSub {
+        PubSub::new(self.core.clone())
     }
 
     /// Connections that are open now.

@@ -33,6 +33,7 @@ use crate::{
     faults::{Loss, Plan},
     log::{Arrival, Headers},
     method::Method,
+    pubsub,
 };
 
 /// A decoded request.
@@ -74,6 +75,8 @@ impl Call {
             Method::ModifyColumnFamilies => Self::ModifyColumnFamilies(decode(message)?),
             Method::DropRowRange => Self::DropRowRange(decode(message)?),
             Method::GetAppProfile => Self::GetAppProfile(decode(message)?),
+            // Other services were sent their requests before.
+            _ => return Err(Status::unimplemented("not a method of Bigtable")),
         })
     }
 
@@ -170,7 +173,7 @@ fn broken(plan: &Plan) -> Status {
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
-fn response(body: SimBody) -> Response<SimBody> {
+pub(crate) fn response(body: SimBody) -> Response<SimBody> {
     let mut response = Response::new(body);
     response
         .headers_mut()
@@ -179,7 +182,7 @@ fn response(body: SimBody) -> Response<SimBody> {
 }
 
 /// A status alone: it rides in the headers, and no trailers follow.
-fn refused(status: &Status) -> Response<SimBody> {
+pub(crate) fn refused(status: &Status) -> Response<SimBody> {
     let mut response = response(SimBody::Empty);
     response.headers_mut().extend(trailers_of(status));
     response
@@ -201,6 +204,10 @@ pub(crate) async fn serve(
         Ok(first) => first,
         Err(status) => return Ok(refused(&status)),
     };
+    if method.is_pubsub() {
+        let headers = parts.headers;
+        return pubsub::serve::serve(core, connection, method, headers, first, body).await;
+    }
     if method == Method::MutateRows
         && core.any_discards()
         && let Some(slot) = first.as_deref().and_then(|first| discarding(&core, first))
@@ -319,7 +326,7 @@ async fn meet(
 
 /// The answer of these steps, ending as the plan says or with `status`. No status: the last step
 /// brings its own.
-fn finish(
+pub(crate) fn finish(
     connection: &Arc<Connection>,
     plan: &Plan,
     mut steps: Vec<Step>,

@@ -3,6 +3,7 @@
 mod admin;
 mod faults;
 mod manners;
+mod pubsub;
 mod reading;
 mod support;
 mod transport;
