@@ -31,14 +31,19 @@ pub(super) struct Enumerator {
     settings: Arc<Settings>,
     context: Context,
     assignment: Assignment,
-    /// Made at the first poll, so that creating the coordinator does no I/O.
-    client: Option<ReadClient>,
-    sampling: Option<SampleRowKeys>,
-    closed: bool,
+    phase: Phase,
     samples_taken: Counter,
     assigned: Counter,
     returned: Counter,
     unassigned: Gauge,
+}
+
+enum Phase {
+    /// Not polled yet: creating the coordinator does no I/O.
+    New,
+    Sampling(Box<SampleRowKeys>),
+    /// Nothing left to do but to answer; no connection is kept.
+    Idle,
 }
 
 enum Assignment {
@@ -68,9 +73,7 @@ impl Enumerator {
         let group = &context.metrics;
         let this = Self {
             assignment,
-            client: None,
-            sampling: None,
-            closed: false,
+            phase: Phase::New,
             samples_taken: group.counter(metrics::ROW_KEY_SAMPLES_TAKEN),
             assigned: group.counter(metrics::SPLITS_ASSIGNED),
             returned: group.counter(metrics::SPLITS_RETURNED),
@@ -157,29 +160,24 @@ impl SplitEnumerator for Enumerator {
         cx: &mut PollContext<'_>,
         out: &mut EnumeratorOutput,
     ) -> Poll<Result<()>> {
-        if self.closed {
-            return Poll::Pending;
-        }
-        if self.client.is_none() {
-            self.client = Some(ReadClient::new(
+        if let Phase::New = self.phase {
+            // On a restore too, so that a key file that cannot be used is found at once.
+            let client = ReadClient::new(
                 &self.context,
                 &self.settings.access,
                 self.settings.read_ahead,
                 NonZeroUsize::MIN,
-            )?);
+            )?;
+            self.phase = if self.is_planned() {
+                Phase::Idle
+            } else {
+                Phase::Sampling(Box::new(client.sample_row_keys(self.context.random())))
+            };
         }
-        if self.is_planned() {
-            return Poll::Pending;
-        }
-        let client = self.client.as_ref().expect("made above");
-        let sampling = match &mut self.sampling {
-            Some(sampling) => sampling,
-            None => self
-                .sampling
-                .insert(client.sample_row_keys(self.context.random())),
-        };
-        if let Poll::Ready(samples) = sampling.poll_keys(cx) {
-            self.sampling = None;
+        if let Phase::Sampling(sampling) = &mut self.phase
+            && let Poll::Ready(samples) = sampling.poll_keys(cx)
+        {
+            self.phase = Phase::Idle;
             self.planned(&samples?, out);
         }
         Poll::Pending
@@ -262,9 +260,7 @@ impl SplitEnumerator for Enumerator {
     }
 
     fn poll_close(&mut self, _: &mut PollContext<'_>) -> Poll<Result<()>> {
-        self.closed = true;
-        self.sampling = None;
-        self.client = None;
+        self.phase = Phase::Idle;
         Poll::Ready(Ok(()))
     }
 }

@@ -125,7 +125,7 @@ fn any_filter(random: &mut fastrand::Rng, depth: usize) -> Filter {
         }
         12 => match random.u32(0..3) {
             0 => Filter::qualifier_range(
-                *pick(random, &["cf", "other"]),
+                pick(random, &["cf", "other"]),
                 Bound::Included(Bytes::from("q0")),
                 if random.bool() {
                     Bound::Included(Bytes::from("q1"))

@@ -46,6 +46,8 @@ pub struct RowDecoder {
     order: ScanOrder,
     /// The last key committed or scanned; empty before the first.
     last_key: Vec<u8>,
+    /// Where that key is in the message being decoded, if it came in there and was not copied yet.
+    newer_key: Option<Span>,
     moves: u64,
     open: Option<OpenRow>,
 }
@@ -84,6 +86,7 @@ impl RowDecoder {
         Self {
             order,
             last_key: Vec::new(),
+            newer_key: None,
             moves: 0,
             open: None,
         }
@@ -138,6 +141,10 @@ impl RowDecoder {
         batch.buffers.push(message.clone());
         let rows = batch.rows.len();
         let result = self.decode_fields(&message, buffer, batch);
+        if let Some(key) = self.newer_key.take() {
+            self.last_key.clear();
+            self.last_key.extend_from_slice(key.of(&message));
+        }
         if result.is_err() {
             self.restart(batch);
         }
@@ -196,16 +203,18 @@ impl RowDecoder {
             }
         }
         match scanned {
-            Some((start, end)) if end > start => self.scanned(&message[start..end], chunks),
+            Some((start, end)) if end > start => {
+                self.scanned(&message[start..end], chunks, message)
+            }
             _ => Ok(()),
         }
     }
 
-    fn scanned(&mut self, key: &[u8], chunks: bool) -> Result<(), ProtocolError> {
+    fn scanned(&mut self, key: &[u8], chunks: bool, message: &[u8]) -> Result<(), ProtocolError> {
         if self.open.is_some() {
             return Err(ProtocolError("a scanned key inside a row"));
         }
-        match self.compare(key) {
+        match self.compare(key, message) {
             Ordering::Greater => self.set_last_key(key),
             // Beside chunks it may speak of what was scanned before them.
             Ordering::Equal => {}
@@ -216,11 +225,16 @@ impl RowDecoder {
     }
 
     /// Compares `key` with the last one, in the order of the scan: `Greater` is further on.
-    fn compare(&self, key: &[u8]) -> Ordering {
-        if self.last_key.is_empty() {
+    #[inline(always)]
+    fn compare(&self, key: &[u8], message: &[u8]) -> Ordering {
+        let last = match self.newer_key {
+            Some(span) => span.of(message),
+            None => &self.last_key[..],
+        };
+        if last.is_empty() {
             return Ordering::Greater;
         }
-        let ordering = key.cmp(&self.last_key);
+        let ordering = key.cmp(last);
         match self.order {
             ScanOrder::Forward => ordering,
             ScanOrder::Reverse => ordering.reverse(),
@@ -228,12 +242,13 @@ impl RowDecoder {
     }
 
     fn set_last_key(&mut self, key: &[u8]) {
+        self.newer_key = None;
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.moves += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn chunk(
         &mut self,
         chunk: &Chunk,
@@ -241,11 +256,22 @@ impl RowDecoder {
         buffer: u32,
         batch: &mut RowBatch,
     ) -> Result<(), ProtocolError> {
-        let mut row = match self.open.take() {
-            // Most rows come in one chunk: they are written without being opened.
-            None => return self.begin(chunk, message, buffer, batch),
-            Some(row) => row,
-        };
+        // Most rows come in one chunk: they are written without being opened.
+        if self.open.is_none() {
+            return self.begin(chunk, message, buffer, batch);
+        }
+        self.further(chunk, message, buffer, batch)
+    }
+
+    /// A chunk of an unfinished row.
+    fn further(
+        &mut self,
+        chunk: &Chunk,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<(), ProtocolError> {
+        let mut row = self.open.take().expect("the caller looked");
         let first = batch
             .open_buffer
             .expect("set when the row was opened and kept by clear_rows");
@@ -324,7 +350,7 @@ impl RowDecoder {
     }
 
     /// The first chunk of a row.
-    #[inline]
+    #[inline(always)]
     fn begin(
         &mut self,
         chunk: &Chunk,
@@ -339,7 +365,7 @@ impl RowDecoder {
         if key.is_empty() {
             return Err(ProtocolError("a row without a key"));
         }
-        if self.compare(key) != Ordering::Greater {
+        if self.compare(key, message) != Ordering::Greater {
             return Err(ProtocolError("a key out of order"));
         }
         let (Some(family), Some(qualifier)) = (chunk.family, chunk.qualifier) else {
@@ -372,7 +398,8 @@ impl RowDecoder {
                     cells_end: index(batch.cells.len())?,
                     bytes,
                 });
-                self.set_last_key(key);
+                self.newer_key = Some(chunk.row_key);
+                self.moves += 1;
                 return Ok(());
             }
         } else if chunk.row_status == RowStatus::Commit {
@@ -507,7 +534,7 @@ fn check_utf8(text: &[u8]) -> Result<(), ProtocolError> {
 }
 
 /// A part of the message.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Span {
     start: u32,
     len: u32,
@@ -555,7 +582,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    #[inline]
+    #[inline(always)]
     fn parse(message: &[u8], start: usize, end: usize) -> Result<Self, ProtocolError> {
         let mut wire = Wire {
             bytes: &message[..end],
@@ -572,26 +599,56 @@ impl Chunk {
             row_status: RowStatus::Continues,
             span: Span::new((start, end)),
         };
-        while let Some((field, kind)) = wire.tag()? {
-            match (field, kind) {
-                (1, LENGTH) => chunk.row_key = Span::new(wire.span()?),
-                (2, LENGTH) => wire.wrapper(&mut chunk.family)?,
-                (3, LENGTH) => wire.wrapper(&mut chunk.qualifier)?,
-                (4, VARINT) => chunk.timestamp_micros = wire.varint()?.cast_signed(),
-                (5, LENGTH) => {
+        // A tag of a chunk's own fields is one byte: number times eight plus type.
+        while let Some(tag) = wire.bytes.get(wire.at) {
+            wire.at += 1;
+            match tag {
+                0x0a => chunk.row_key = Span::new(wire.span()?),
+                0x12 => wire.wrapper(&mut chunk.family)?,
+                0x1a => wire.wrapper(&mut chunk.qualifier)?,
+                0x20 => chunk.timestamp_micros = wire.varint()?.cast_signed(),
+                0x2a => {
                     wire.span()?;
                     chunk.labels += 1;
                 }
-                (6, LENGTH) => chunk.value = Span::new(wire.span()?),
+                0x32 => chunk.value = Span::new(wire.span()?),
                 // The protocol gives it 32 bits, and keeps the low ones of a longer number.
-                (7, VARINT) => chunk.value_size = wire.varint()? as i32,
-                (8, VARINT) => chunk.set_status(RowStatus::Reset, wire.varint()?),
-                (9, VARINT) => chunk.set_status(RowStatus::Commit, wire.varint()?),
-                (1..=9, _) => return Err(ProtocolError("a chunk's field of a wrong type")),
-                _ => wire.skip(kind)?,
+                0x38 => chunk.value_size = wire.varint()? as i32,
+                0x40 => chunk.set_status(RowStatus::Reset, wire.varint()?),
+                0x48 => chunk.set_status(RowStatus::Commit, wire.varint()?),
+                _ => {
+                    wire.at -= 1;
+                    chunk.other(&mut wire)?;
+                }
             }
         }
         Ok(chunk)
+    }
+
+    /// A field whose tag is not in its usual form.
+    #[cold]
+    fn other(&mut self, wire: &mut Wire<'_>) -> Result<(), ProtocolError> {
+        let Some((field, kind)) = wire.tag()? else {
+            return Ok(());
+        };
+        match (field, kind) {
+            // One byte can be written as several.
+            (1, LENGTH) => self.row_key = Span::new(wire.span()?),
+            (2, LENGTH) => wire.wrapper(&mut self.family)?,
+            (3, LENGTH) => wire.wrapper(&mut self.qualifier)?,
+            (4, VARINT) => self.timestamp_micros = wire.varint()?.cast_signed(),
+            (5, LENGTH) => {
+                wire.span()?;
+                self.labels += 1;
+            }
+            (6, LENGTH) => self.value = Span::new(wire.span()?),
+            (7, VARINT) => self.value_size = wire.varint()? as i32,
+            (8, VARINT) => self.set_status(RowStatus::Reset, wire.varint()?),
+            (9, VARINT) => self.set_status(RowStatus::Commit, wire.varint()?),
+            (1..=9, _) => return Err(ProtocolError("a chunk's field of a wrong type")),
+            _ => wire.skip(kind)?,
+        }
+        Ok(())
     }
 
     /// The two statuses are one choice: the last one given counts, and a false one means neither.
@@ -622,7 +679,7 @@ impl Chunk {
     }
 
     /// Appends the labels to the batch; returns their bytes.
-    #[inline]
+    #[inline(always)]
     fn push_labels(
         &self,
         message: &[u8],
@@ -632,6 +689,15 @@ impl Chunk {
         if self.labels == 0 {
             return Ok(0);
         }
+        self.push_some_labels(message, buffer, batch)
+    }
+
+    fn push_some_labels(
+        &self,
+        message: &[u8],
+        buffer: u32,
+        batch: &mut RowBatch,
+    ) -> Result<u64, ProtocolError> {
         let end = self.span.start as usize + self.span.len as usize;
         let mut wire = Wire {
             bytes: &message[..end],
@@ -684,7 +750,7 @@ impl Wire<'_> {
         Ok(Some((field, (tag & 7) as u8)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn varint(&mut self) -> Result<u64, ProtocolError> {
         match self.bytes.get(self.at) {
             Some(byte) if *byte < 0x80 => {
@@ -695,7 +761,25 @@ impl Wire<'_> {
         }
     }
 
+    /// A number of several bytes. Timestamps take eight, which are read at once and pushed together.
     fn long_varint(&mut self) -> Result<u64, ProtocolError> {
+        if let Some(eight) = self.bytes.get(self.at..self.at + 8) {
+            let word = u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+            let ends = !word & 0x8080_8080_8080_8080;
+            if ends != 0 {
+                let bits = ends.trailing_zeros() + 1;
+                self.at += (bits / 8) as usize;
+                // Seven bits of each byte up to the last one.
+                let word = word & (u64::MAX >> (64 - bits)) & 0x7f7f_7f7f_7f7f_7f7f;
+                let word = (word & 0x007f_007f_007f_007f) | ((word & 0x7f00_7f00_7f00_7f00) >> 1);
+                let word = (word & 0x0000_3fff_0000_3fff) | ((word & 0x3fff_0000_3fff_0000) >> 2);
+                return Ok((word & 0x0fff_ffff) | ((word & 0x0fff_ffff_0000_0000) >> 4));
+            }
+        }
+        self.varint_by_byte()
+    }
+
+    fn varint_by_byte(&mut self) -> Result<u64, ProtocolError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = *self.bytes.get(self.at).ok_or(ENDS_EARLY)?;
@@ -712,7 +796,7 @@ impl Wire<'_> {
     }
 
     /// Length-delimited bytes, as positions in the message.
-    #[inline]
+    #[inline(always)]
     fn span(&mut self) -> Result<(usize, usize), ProtocolError> {
         let len = self.varint()?;
         let left = self.bytes.len() - self.at;
@@ -726,9 +810,25 @@ impl Wire<'_> {
     }
 
     /// A `StringValue` or `BytesValue`: present but without a value means the empty one, and repeated ones merge.
-    #[inline]
+    #[inline(always)]
     fn wrapper(&mut self, into: &mut Option<Span>) -> Result<(), ProtocolError> {
         let (start, end) = self.span()?;
+        // As every sender writes it: one field, with a length of one byte.
+        if let [0x0a, len @ ..0x80, value @ ..] = &self.bytes[start..end]
+            && value.len() == usize::from(*len)
+        {
+            *into = Some(Span::new((start + 2, end)));
+            return Ok(());
+        }
+        self.unusual_wrapper(start, end, into)
+    }
+
+    fn unusual_wrapper(
+        &self,
+        start: usize,
+        end: usize,
+        into: &mut Option<Span>,
+    ) -> Result<(), ProtocolError> {
         let mut inner = Wire {
             bytes: &self.bytes[..end],
             at: start,
