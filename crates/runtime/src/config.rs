@@ -119,7 +119,8 @@ pub const CHECKPOINT_RETAINED: Opt<u32> = Opt::new(
 pub const RESTORE_PATH: TextOpt = TextOpt::new(
     "execution.state-recovery.path",
     "Checkpoint or savepoint to start from, a path or URL. Unset: the newest checkpoint of the checkpoint directory, if \
-     there is one.",
+     there is one. A job started again with the same value continues from the newest checkpoint that the first start \
+     has led to.",
 )
 .builder("restore_from");
 
@@ -472,7 +473,8 @@ impl JobConfigBuilder {
         self
     }
 
-    /// Checkpoint or savepoint to start from, whatever the checkpoint directory holds. Option
+    /// Checkpoint or savepoint to start from, whatever the checkpoint directory holds; except that a job started again
+    /// with the same value continues from the newest checkpoint that the first start has led to. Option
     /// `execution.state-recovery.path`.
     pub fn restore_from(mut self, location: impl Into<String>) -> Self {
         self.config.restore_from = Some(location.into());

@@ -26,6 +26,9 @@ pub(crate) struct Manifest {
     pub(crate) max_parallelism: u32,
     /// Of operator names, kinds and edges: tells people whether the graph is the one that wrote it.
     pub(crate) graph: String,
+    /// The checkpoint or savepoint that the owner named for the run that wrote this one, as it was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) named_origin: Option<String>,
     pub(crate) operators: Vec<OperatorEntry>,
 }
 
@@ -121,6 +124,7 @@ mod tests {
             parallelism: 2,
             max_parallelism: 128,
             graph: "00000000deadbeef".to_owned(),
+            named_origin: Some("/savepoints/1".to_owned()),
             operators: vec![OperatorEntry {
                 name: "sink".to_owned(),
                 kind: "sink:bigtable".to_owned(),

@@ -30,6 +30,7 @@ pub(crate) struct NewCheckpoint {
     pub(crate) parallelism: u32,
     pub(crate) max_parallelism: u32,
     pub(crate) graph: String,
+    pub(crate) named_origin: Option<String>,
     /// Every operator of the graph: name, kind, state.
     pub(crate) operators: Vec<(String, String, OperatorFile)>,
 }
@@ -180,6 +181,21 @@ impl CheckpointStore {
         }
     }
 
+    /// The description of the newest complete checkpoint; `None` if there is none or it cannot be read.
+    pub(crate) async fn newest_manifest(&self) -> Result<Option<Manifest>> {
+        let (complete, _) = self.scan().await?;
+        let Some(newest) = complete.last() else {
+            return Ok(None);
+        };
+        let name = format!("{}/{MANIFEST}", directory(*newest));
+        let bytes = self
+            .store
+            .get(&name, LIMIT_BYTES)
+            .await
+            .map_err(|error| failed("reading a checkpoint's manifest", error))?;
+        Ok(Manifest::decode(&bytes, &name).ok())
+    }
+
     /// Reads the checkpoint or savepoint in `directory` (`""`: the store itself), checking every byte.
     pub(crate) async fn read(&self, directory: &str) -> Result<Loaded> {
         let name_of = |file: &str| {
@@ -308,6 +324,7 @@ impl CheckpointStore {
             parallelism: new.parallelism,
             max_parallelism: new.max_parallelism,
             graph: new.graph,
+            named_origin: new.named_origin,
             operators: entries,
         }
         .encode()?;

@@ -140,6 +140,7 @@ impl InFlight {
             parallelism: job.config.parallelism,
             max_parallelism: job.max_parallelism,
             graph: job.graph.fingerprint(),
+            named_origin: job.config.restore_from.clone(),
             operators: job
                 .graph
                 .operators

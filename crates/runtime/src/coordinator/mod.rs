@@ -221,8 +221,27 @@ impl JobContext {
         self.stopped.is_some()
     }
 
+    /// A start that names the same origin as the run that wrote the newest checkpoint is that run started again (by a
+    /// supervisor, after a crash): it continues. Going back would repeat what has been committed since.
+    async fn continue_named(&mut self) -> Result<()> {
+        if let (Origin::Named(location), Some(store)) = (&self.origin, &self.store)
+            && let Some(newest) = store.newest_manifest().await?
+            && *newest.job == *self.graph.name
+            && newest.named_origin.as_ref() == Some(location)
+        {
+            tracing::warn!(
+                named = %location, checkpoint = newest.checkpoint,
+                "this start was already made and has newer checkpoints: continuing from the newest; to go back to the \
+                 named one once more, use another checkpoint directory"
+            );
+            self.origin = Origin::Latest;
+        }
+        Ok(())
+    }
+
     /// Reads what the next attempt starts from.
     async fn restore(&mut self) -> Result<Restored> {
+        self.continue_named().await?;
         let loaded = match (&self.origin, &self.store) {
             (Origin::Named(location), _) => Some(CheckpointStore::open(location)?.read("").await?),
             (Origin::Own(id), Some(store)) => Some(store.read(&format!("chk-{id}")).await?),

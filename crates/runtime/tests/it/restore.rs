@@ -217,3 +217,22 @@ fn the_committed_savepoint_still_restores() {
         .collect();
     assert_eq!(service.values(), expected);
 }
+
+/// A supervisor starts a crashed job with the same arguments: going back to the savepoint would repeat everything.
+#[test]
+fn a_named_start_made_again_continues_instead_of_going_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let start = |builder: JobConfigBuilder| {
+        run(job_into("golden", &service), builder).expect("it ends");
+        service.count()
+    };
+    let golden = golden().to_string_lossy().into_owned();
+    let first = start(config(&dir).restore_from(golden.clone()));
+    assert_eq!(first, 80);
+    assert_eq!(start(config(&dir).restore_from(golden.clone())), 80);
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    run(job("golden"), config(&elsewhere)).expect("it ends");
+    // Another origin than the one the newest checkpoint came from is what it says.
+    assert_eq!(start(config(&elsewhere).restore_from(golden)), 160);
+}

@@ -77,12 +77,12 @@ pub(crate) fn run<F: Future>(future: F) -> F::Output {
     })
 }
 
-/// Blocks until `ready`, woken by nothing but looking again; for state that lives outside the job.
+/// Blocks until `ready`, looking every millisecond; for state that lives outside the job and wakes nobody.
 pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
         assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
-        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
 
