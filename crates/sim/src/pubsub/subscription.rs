@@ -573,26 +573,20 @@ impl SubState {
         if strict && let Some(verdict) = self.scripted_failure() {
             return verdict;
         }
+        // What has no effect is told apart only by exactly-once subscriptions.
+        let idle = if strict {
+            Verdict::Invalid
+        } else {
+            Verdict::Done
+        };
         let Some(entry) = self.entries.get_mut(&id.sequence) else {
-            return if strict {
-                Verdict::Invalid
-            } else {
-                Verdict::Done
-            };
+            return idle;
         };
         let State::Leased { until, stream } = entry.state else {
-            return if strict {
-                Verdict::Invalid
-            } else {
-                Verdict::Done
-            };
+            return idle;
         };
         if entry.serial != id.serial {
-            return if strict {
-                Verdict::Invalid
-            } else {
-                Verdict::Done
-            };
+            return idle;
         }
         if seconds == 0 {
             self.counts.nacked += 1;
@@ -733,9 +727,9 @@ impl SubState {
         let Some(policy) = &self.config.dead_letter_policy else {
             return false;
         };
-        let most = match u32::try_from(policy.max_delivery_attempts) {
-            Ok(most @ 1..) => most,
-            _ => 5,
+        let most = match policy.max_delivery_attempts {
+            ..=0 => 5,
+            most => most.unsigned_abs(),
         };
         attempts >= most
             && self.manners.dead_letter_granted
