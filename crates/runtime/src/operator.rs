@@ -282,10 +282,6 @@ impl<I, O, P: Operator<I, O>> Stage<I> for OperatorStage<I, O, P> {
         }
     }
 
-    fn poll_progress(&mut self, cx: &mut PollContext<'_>) -> Result<()> {
-        self.down.poll_progress(cx)
-    }
-
     fn notify(&mut self, notice: Notice) -> Result<()> {
         if let Notice::Completed(checkpoint) = notice {
             self.call("after a checkpoint", |operator| {

@@ -73,15 +73,14 @@ pub(crate) trait Stage<T> {
     /// Restores state and creates what the stage needs, downstream first.
     fn open(&mut self, build: &TaskBuild) -> Result<()>;
 
-    /// Ready when everything pushed before is gone on; works towards that meanwhile.
+    /// Ready when everything pushed before is gone on; works towards that meanwhile. When there is nothing left to do,
+    /// writers are polled for their background work: a head calls this every time it runs, so a writer whose waker has
+    /// fired is polled even if nothing is written for it.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>>;
 
     /// Takes an element. Only after `poll_ready` was ready, except that a stage may push a batch and
     /// the signal behind it at once.
     fn push(&mut self, element: Element<T>) -> Result<()>;
-
-    /// Background work of writers while there is nothing to push.
-    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Result<()>;
 
     /// Passes news of a checkpoint to whoever listens.
     fn notify(&mut self, notice: Notice) -> Result<()>;

@@ -316,6 +316,12 @@ async fn run_job(
         None => None,
     };
     let result = run_with_store(shared, config, commands).await;
+    match &result {
+        Ok(end) => tracing::info!(job = %shared.graph.name, ?end, "ended"),
+        Err(error) => {
+            tracing::error!(job = %shared.graph.name, error = %error.report(), "failed for good");
+        }
+    }
     if let Some(server) = server {
         server.abort();
         // Cancelled as just asked.
@@ -389,6 +395,7 @@ async fn attempts(job: &mut JobContext, commands: &mut mpsc::Receiver<Command>) 
             () = cancel.cancelled() => return Ok(JobEnd::Cancelled),
             restored = job.restore() => restored,
         };
+        tracing::info!(job = %job.graph.name, attempt = job.attempt, parallelism = job.config.parallelism, "starting");
         let end = match restored {
             Ok(restored) => attempt::run(job, restored, commands).await,
             Err(error) => End::Failed(error),

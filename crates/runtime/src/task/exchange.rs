@@ -196,10 +196,6 @@ where
         Ok(())
     }
 
-    fn poll_progress(&mut self, _cx: &mut PollContext<'_>) -> Result<()> {
-        Ok(())
-    }
-
     fn notify(&mut self, _notice: Notice) -> Result<()> {
         Ok(())
     }
@@ -255,12 +251,6 @@ impl<T: Clone> Stage<T> for TeeStage<T> {
         };
         first.push(copy)?;
         second.push(element)
-    }
-
-    fn poll_progress(&mut self, cx: &mut PollContext<'_>) -> Result<()> {
-        self.branches
-            .iter_mut()
-            .try_for_each(|branch| branch.poll_progress(cx))
     }
 
     fn notify(&mut self, notice: Notice) -> Result<()> {

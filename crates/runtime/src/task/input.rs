@@ -240,7 +240,6 @@ impl<T: Send + 'static> Head for InputHead<T> {
                     self.take(at, element, now)?;
                 }
                 Poll::Pending => {
-                    self.chain.poll_progress(cx)?;
                     link.waits(if self.aligning.is_some() {
                         Wait::Alignment
                     } else if self.end == End::Told {

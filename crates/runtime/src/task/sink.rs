@@ -2,7 +2,7 @@
 //!
 //! At a barrier: every earlier record written, `poll_flush`, `prepare_commit`, `snapshot`. At the end of the
 //! input: `poll_flush(EndOfInput)`; a final checkpoint follows. The writer is polled whenever its task runs,
-//! also when there is nothing to write.
+//! also when there is nothing to write: a batch whose time has come leaves although a filter lets nothing through.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -131,7 +131,12 @@ impl<T> Stage<T> for SinkStage<T> {
                 }
             }
             let flush = match self.queue.front() {
-                None => return Poll::Ready(Ok(())),
+                None => {
+                    return Poll::Ready(match opened.writer.poll_progress(cx) {
+                        Poll::Ready(Err(error)) => Err(opened.failed(error, "in the background")),
+                        Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+                    });
+                }
                 Some(Element::Barrier(_)) => Some(Flush::Checkpoint),
                 Some(Element::End) => Some(Flush::EndOfInput),
                 Some(_) => None,
@@ -171,17 +176,6 @@ impl<T> Stage<T> for SinkStage<T> {
     fn push(&mut self, element: Element<T>) -> Result<()> {
         self.queue.push_back(element);
         Ok(())
-    }
-
-    fn poll_progress(&mut self, cx: &mut PollContext<'_>) -> Result<()> {
-        let Some(opened) = &mut self.opened else {
-            return Ok(());
-        };
-        opened.scope.enter(self.index);
-        match opened.writer.poll_progress(cx) {
-            Poll::Ready(Err(error)) => Err(opened.failed(error, "in the background")),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
-        }
     }
 
     fn notify(&mut self, notice: Notice) -> Result<()> {

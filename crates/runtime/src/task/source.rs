@@ -387,7 +387,6 @@ impl<T: Send + 'static> Head for SourceHead<T> {
                 opened.marks.excuse(link.clock.now().since(since));
             }
             if link.poll_outgoing(cx).is_pending() {
-                self.chain.poll_progress(cx)?;
                 link.waits(Wait::Coordinator);
                 return Poll::Pending;
             }
@@ -419,7 +418,6 @@ impl<T: Send + 'static> Head for SourceHead<T> {
                 continue;
             }
             if self.end == End::Told || self.stopped_by.is_some() {
-                self.chain.poll_progress(cx)?;
                 link.waits(Wait::Ended);
                 return Poll::Pending;
             }
@@ -431,7 +429,6 @@ impl<T: Send + 'static> Head for SourceHead<T> {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.chain.poll_progress(cx)?;
                     let at = self.next_signal(now);
                     if let Some(opened) = &mut self.opened {
                         opened.timer.set(at);

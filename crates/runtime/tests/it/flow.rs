@@ -89,6 +89,23 @@ fn branches_that_meet_again_pass_barriers_and_every_record() {
     assert_eq!(service.values(), source.all());
 }
 
+/// A writer's linger timer must be heard although a filter lets nothing through and the source never pauses.
+#[test]
+fn a_writer_behind_a_filter_is_polled_while_its_source_is_busy() {
+    let service = Service::default();
+    let mut source = Numbers::new(1, 7_000);
+    source.pace = u64::MAX;
+    let job = Job::new("filtered");
+    job.from_source("numbers", source, WatermarkStrategy::none())
+        .filter("none", |_| false)
+        .sink_to("memory", MemorySink::staged(&service));
+    let handle = job
+        .start(JobConfig::builder().build().expect("valid"))
+        .expect("it starts");
+    finish(&handle).expect("the job ends");
+    assert!(service.progress_polls() >= 1_000, "once a batch at least");
+}
+
 #[test]
 fn a_split_record_reaches_every_subtask_it_is_sent_to() {
     let dir = tempfile::tempdir().expect("a directory");

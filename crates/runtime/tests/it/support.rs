@@ -105,6 +105,7 @@ pub(crate) enum Point {
     EnumeratorProgress,
     Function,
     OperatorSnapshot,
+    WriterProgress,
     WriterReady,
     WriterWrite,
     WriterFlush,
@@ -117,7 +118,7 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::ReaderPoll,
         Self::ReaderSnapshot,
         Self::ReaderCompleted,
@@ -126,6 +127,7 @@ impl Point {
         Self::EnumeratorProgress,
         Self::Function,
         Self::OperatorSnapshot,
+        Self::WriterProgress,
         Self::WriterReady,
         Self::WriterWrite,
         Self::WriterFlush,
@@ -528,6 +530,7 @@ struct ServiceState {
     values: Vec<u64>,
     applied: HashSet<(u64, u32)>,
     calls: u64,
+    progress: u64,
     closed: u64,
     opened: u64,
     flushes: BTreeSet<&'static str>,
@@ -585,6 +588,11 @@ impl Service {
 
     pub(crate) fn commit_calls(&self) -> u64 {
         self.with(|state| state.calls)
+    }
+
+    /// How often writers were polled for their background work.
+    pub(crate) fn progress_polls(&self) -> u64 {
+        self.with(|state| state.progress)
     }
 
     pub(crate) fn flushes(&self) -> Vec<&'static str> {
@@ -683,6 +691,8 @@ impl SinkWriter<u64> for Writer {
     }
 
     fn poll_progress(&mut self, _cx: &mut PollContext<'_>) -> Poll<Result<()>> {
+        self.sink.service.with(|state| state.progress += 1);
+        self.sink.fault.pass(Point::WriterProgress)?;
         Poll::Pending
     }
 
