@@ -6,7 +6,9 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `drive` | admission, batches, requests, verdicts, time |
+//! | `drive` | what the writer asks, admission, batches |
+//! | `requests` | requests, their answers, verdicts |
+//! | `time` | one poll's turn, what is due, the warning about silence |
 //! | `passes` | the repair and the isolation pass |
 //! | `clients` | opening, eviction, idle sweep, close |
 //!
@@ -19,8 +21,10 @@
 
 mod clients;
 mod passes;
+mod requests;
 #[cfg(test)]
 mod tests;
+mod time;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -34,25 +38,25 @@ use aqueduct_connector::clock::Timer;
 use aqueduct_connector::failure::FailureHandler;
 use aqueduct_connector::sink::Flush;
 use aqueduct_connector::stall::StallWatch;
-use aqueduct_connector::{Clock, Context, Error, Moment, Result, StatusChain};
+use aqueduct_connector::{Clock, Context, Error, Moment, Result};
 use futures::future::LocalBoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
-use tracing::warn;
+use futures::stream::FuturesUnordered;
 
-use super::batch::{Buffers, Limits, Load, OpenBatch, Part, Slot, Unit};
+use super::batch::{Buffers, Limits, Load, OpenBatch, Part, Unit};
 use super::failed::FailedMutation;
 use super::isolation::Isolation;
 use super::metrics::{Levels, Metrics};
 use super::order::{Place, RowOrder};
 use super::repair::Repair;
-use super::request::{Kind, Outcome, Request};
+use super::request::{Kind, Request};
 use super::tables::{TableId, Tables};
 use crate::client::admin::{AdminClient, TableCreateOptions};
-use crate::client::mutate::{AttemptEnd, Dial, MutateCall};
+use crate::client::mutate::{AttemptEnd, Dial};
 use crate::destination::TableDestination;
 use crate::entry::{MAX_MUTATIONS, RowMutationEntry};
 use crate::error::{self, Failure, Verdict};
 use crate::options::WriterOptions;
+use time::Push;
 
 /// From a batch's first entry until it leaves at the latest.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
@@ -478,381 +482,6 @@ impl Drive {
         }
     }
 
-    // --- Requests ---
-
-    fn submit(&mut self, request: Request) {
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.requests[id] = Some(request);
-                id
-            }
-            None => {
-                self.requests.push(Some(request));
-                self.requests.len() - 1
-            }
-        };
-        self.dispatch(id, self.clock.now());
-    }
-
-    /// Starts an attempt, or lines it up for the rate that the service asked for.
-    fn dispatch(&mut self, id: usize, now: Moment) {
-        self.unpolled = true;
-        let Some(request) = &mut self.requests[id] else {
-            return;
-        };
-        let table = request.table;
-        let instance = self.tables.instance_of(table);
-        if instance.queue.is_empty() && instance.rate.take(now).is_ok() {
-            self.start(id, now);
-        } else {
-            instance.queue.push_back(id);
-            self.metrics.rate_limited.increment();
-            self.rate_wait = Some(self.rate_wait.unwrap_or(Moment::NEVER).min(now));
-        }
-    }
-
-    fn start(&mut self, id: usize, now: Moment) {
-        let Some(request) = &mut self.requests[id] else {
-            return;
-        };
-        let table = self.tables.get(request.table);
-        let (body, entries, timeout) = request.begin(&table.head, now);
-        let call = MutateCall {
-            target: table.target.clone(),
-            body,
-            entries,
-            timeout,
-            cookies: request.cookies().clone(),
-        };
-        let instance = table.instance;
-        let attempt = self.tables.instance_mut(instance).client.mutate_rows(call);
-        self.metrics.attempts.increment();
-        self.calls
-            .push(Box::pin(async move { (id, now, attempt.await) }));
-    }
-
-    fn outstanding(&self) -> usize {
-        self.requests.len() - self.free.len()
-    }
-
-    fn on_attempt(&mut self, id: usize, started: Moment, end: AttemptEnd, now: Moment) {
-        self.stall.answered(now);
-        self.metrics.on_attempt_end(now.since(started));
-        let Some(mut request) = self.requests[id].take() else {
-            return;
-        };
-        let codes = end
-            .answers
-            .failure_codes()
-            .chain(end.result.as_ref().err().map(|f| f.chain.code()));
-        self.tables
-            .instance_of(request.table)
-            .rate
-            .on_answer(now, end.answers.rate, codes);
-        match request.end(end, now, &mut self.random) {
-            Outcome::Applied => {
-                self.free.push(id);
-                self.on_applied(request);
-            }
-            Outcome::Settled {
-                verdicts,
-                alone,
-                retry,
-            } => {
-                let settled: Vec<_> = verdicts
-                    .into_iter()
-                    .map(|(position, verdict)| {
-                        let load = request.slots()[position as usize].load.clone();
-                        (load, verdict.map(|chain| request.unit(position, chain)))
-                    })
-                    .collect();
-                let (kind, table, attempts) = (request.kind, request.table, request.attempts());
-                match retry {
-                    Some(retry) => {
-                        self.metrics.on_retry(retry.code, retry.entries);
-                        self.retries.push(Reverse((retry.at, id)));
-                        self.requests[id] = Some(request);
-                    }
-                    None => self.free.push(id),
-                }
-                self.on_settled(kind, table, alone, attempts, settled);
-            }
-        }
-    }
-
-    /// Everything that was pending in `request` is applied.
-    fn on_applied(&mut self, request: Request) {
-        if !matches!(request.kind, Kind::Solo(_)) {
-            self.rejections = 0;
-        }
-        match request.kind {
-            Kind::Solo(turn) => self.isolation.answer(turn, None),
-            Kind::Reapply => {
-                let records = pending(&request).map(|slot| slot.load.records).sum();
-                self.repair.settle(records);
-                self.resolve_rows(&request);
-            }
-            Kind::Bulk => {
-                for slot in pending(&request) {
-                    self.entries -= slot.load.records;
-                    self.bytes -= slot.load.size;
-                }
-                self.resolve_rows(&request);
-            }
-        }
-        if self.buffers.len() < KEPT_BUFFERS {
-            self.buffers.extend(request.into_sealed().recycle());
-        }
-    }
-
-    fn resolve_rows(&mut self, request: &Request) {
-        if self.order.is_some() {
-            for slot in pending(request) {
-                self.resolve_row(slot.load.row);
-            }
-        }
-    }
-
-    /// The row's entry has its verdict; what waits next is put into its table's batch.
-    fn resolve_row(&mut self, row: u64) {
-        let Some(next) = self.order.as_mut().and_then(|order| order.resolve(row)) else {
-            return;
-        };
-        let load = Load {
-            records: next.parts.len(),
-            mutations: next.mutation_count(),
-            size: next.size(),
-            row,
-            parts: (next.parts.len() > 1).then(|| next.parts.clone().into()),
-        };
-        self.put(next.table, &next.key, &next.mutations, load);
-    }
-
-    /// Verdicts of a request that was not applied as a whole: what each entry counted for, and the entry if it failed.
-    fn on_settled(
-        &mut self,
-        kind: Kind,
-        table: TableId,
-        alone: bool,
-        attempts: u32,
-        settled: Vec<(Load, Option<Unit>)>,
-    ) {
-        // A solo request counts when its verdict is taken, in the order of the park.
-        let solo = matches!(kind, Kind::Solo(_));
-        if !solo && settled.iter().any(|(_, failed)| failed.is_none()) {
-            self.rejections = 0;
-        }
-        for (load, failed) in settled {
-            if let Kind::Solo(turn) = kind {
-                self.isolation.answer(turn, failed.map(|unit| unit.chain));
-                continue;
-            }
-            if kind == Kind::Reapply {
-                self.repair.settle(load.records);
-            } else {
-                self.entries -= load.records;
-                self.bytes -= load.size;
-            }
-            match failed {
-                None => self.resolve_row(load.row),
-                Some(unit) => self.on_refused(table, alone, attempts, unit),
-            }
-        }
-    }
-
-    fn on_refused(&mut self, table: TableId, alone: bool, attempts: u32, unit: Unit) {
-        match error::classify(&unit.chain) {
-            Verdict::RowLevel if alone => {
-                let row = unit.load.row;
-                self.confirm(unit);
-                self.resolve_row(row);
-            }
-            Verdict::RowLevel => self.isolation.park(unit),
-            Verdict::Missing => self.on_missing(unit),
-            Verdict::Fatal => self.fail_with_status(table, attempts, unit.load.records, unit.chain),
-        }
-    }
-
-    fn fail_with_status(
-        &mut self,
-        table: TableId,
-        attempts: u32,
-        records: usize,
-        chain: StatusChain,
-    ) {
-        for _ in 0..records {
-            self.metrics.on_error_class(chain.code());
-        }
-        let destination = &self.tables.get(table).destination;
-        let error = error::service(destination, attempts, chain);
-        self.fail(error);
-    }
-
-    // --- Time ---
-
-    /// Takes in what has happened and does what is due; returns the time it was done at.
-    fn turn(&mut self, cx: &mut task::Context<'_>, push: Push) -> Moment {
-        let mut now = self.clock.now();
-        loop {
-            if self.failure.is_some() {
-                break;
-            }
-            self.unpolled = false;
-            self.since_progress = 0;
-            // Answers first: they free room, and a failure must win over further records.
-            while let Poll::Ready(Some((id, started, end))) = self.calls.poll_next_unpin(cx) {
-                self.on_attempt(id, started, end, now);
-            }
-            self.poll_route(cx);
-            while let Poll::Ready(Some(())) = self.closing.poll_next_unpin(cx) {}
-            self.place_held(now);
-            self.do_due(now);
-            self.advance_pass(cx, now);
-            let at_cap = self.entries >= self.max_entries || self.bytes >= self.max_bytes;
-            if push == Push::All || (push == Push::AtCap && at_cap) || self.held.is_some() {
-                self.send_batches();
-            }
-            if self.failure.is_some() || self.unpolled {
-                continue;
-            }
-            if !self.arm(cx) {
-                break;
-            }
-            now = self.clock.now();
-        }
-        self.publish();
-        now
-    }
-
-    /// Does what its time has come for.
-    fn do_due(&mut self, now: Moment) {
-        while let Some((at, table, batch)) = self.due.front().copied() {
-            let open = self.open_number(table) == Some(batch);
-            if open && at > now {
-                break;
-            }
-            self.due.pop_front();
-            if open {
-                self.send_batch(table);
-            }
-        }
-        while self
-            .retries
-            .peek()
-            .is_some_and(|Reverse((at, _))| *at <= now)
-        {
-            if let Some(Reverse((_, id))) = self.retries.pop() {
-                self.dispatch(id, now);
-            }
-        }
-        if self.rate_wait.is_some_and(|at| at <= now) {
-            self.release_queues(now);
-        }
-    }
-
-    /// Starts what the rates allow.
-    fn release_queues(&mut self, now: Moment) {
-        self.rate_wait = None;
-        for id in self.tables.instance_ids() {
-            loop {
-                let instance = self.tables.instance_mut(id);
-                let Some(request) = instance.queue.front().copied() else {
-                    break;
-                };
-                match instance.rate.take(now) {
-                    Ok(()) => {
-                        instance.queue.pop_front();
-                        self.unpolled = true;
-                        self.start(request, now);
-                    }
-                    Err(at) => {
-                        self.rate_wait = Some(self.rate_wait.unwrap_or(Moment::NEVER).min(at));
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    fn open_number(&self, table: TableId) -> Option<u64> {
-        self.tables
-            .try_get(table)?
-            .open
-            .as_ref()
-            .map(|open| open.number)
-    }
-
-    /// Arms the timer for the next thing due, or leaves it armed for something earlier; true if it has fired.
-    fn arm(&mut self, cx: &mut task::Context<'_>) -> bool {
-        let backoff = match &self.pass {
-            Pass::Backoff { until } => Some(*until),
-            _ => None,
-        };
-        let next = [
-            self.due.front().map(|(at, _, _)| *at),
-            self.retries.peek().map(|Reverse((at, _))| *at),
-            self.rate_wait,
-            backoff,
-        ];
-        let Some(next) = next.into_iter().flatten().min() else {
-            return false;
-        };
-        // A timer that fires early costs a turn; arming it again for every batch would cost more.
-        if self.timer_at.is_none_or(|armed| next < armed) {
-            self.timer.set(Some(next));
-            self.timer_at = Some(next);
-        }
-        let fired = self.timer.poll_elapsed(cx).is_ready();
-        if fired {
-            self.timer_at = None;
-        }
-        fired
-    }
-
-    /// Ends a poll without success: warns if nothing was answered for too long, and wakes when that will be.
-    fn wait(
-        &mut self,
-        what: &'static str,
-        now: Moment,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<()>> {
-        self.stall.waiting(now);
-        if let Some(idle) = self.stall.due(now) {
-            warn!(
-                connector = super::CONNECTOR,
-                subtask = %self.context.subtask,
-                waiting_for = what,
-                no_answer_for = ?idle,
-                in_flight_entries = self.entries,
-                parked_entries = self.parked(),
-                live_tables = self.tables.table_count(),
-                "no answer from Bigtable; the sink gives a request up ten minutes after its first attempt, and the host's \
-                 checkpoint timeout (Flink: 10 min, no failure tolerated) may fail the job first with a message that does \
-                 not name Bigtable",
-            );
-        }
-        // The stall's moment is later than most others, so it shares the timer: the earlier of both is armed.
-        let stall = self.stall.deadline();
-        if let Some(at) = stall
-            && self.timer_at.is_none_or(|armed| at < armed)
-        {
-            self.timer.set(Some(at));
-            self.timer_at = Some(at);
-            if self.timer.poll_elapsed(cx).is_ready() {
-                self.timer_at = None;
-                cx.waker().wake_by_ref();
-            }
-        }
-        Poll::Pending
-    }
-
-    fn end_wait(&mut self, now: Moment) {
-        self.stall.done();
-        if let Some(since) = self.held_back_since.take() {
-            self.metrics.on_admission_wait(now.since(since));
-        }
-    }
-
     fn parked(&self) -> usize {
         self.isolation.records() + self.repair.records()
     }
@@ -884,19 +513,6 @@ impl Drive {
             rate,
         });
     }
-}
-
-/// Which batches leave in a turn besides those that are due.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Push {
-    Due,
-    /// All, if the writer is full: it waits for what is still being batched.
-    AtCap,
-    All,
-}
-
-fn pending(request: &Request) -> impl Iterator<Item = &Slot> {
-    request.pending().map(|position| &request.slots()[position])
 }
 
 const _: () = assert!(MAX_MUTATIONS == 100_000, "the service's limit of a request");

@@ -6,14 +6,14 @@ use std::task::{Context as PollContext, Waker};
 
 use aqueduct_connector::clock::ManualClock;
 use aqueduct_connector::failure::fail_job;
-use aqueduct_connector::{Code, Status, Timestamp};
+use aqueduct_connector::{Code, Status, StatusChain, Timestamp};
 use aqueduct_testkit::TestContext;
 use futures::channel::oneshot;
 use prost::Message;
 
 use super::*;
 use crate::client::answers::Answers;
-use crate::client::mutate::{CallFailure, DataClient};
+use crate::client::mutate::{CallFailure, DataClient, MutateCall};
 
 /// What the scripted wire has seen.
 #[derive(Default)]
