@@ -1,2 +1,83 @@
 //! The `aqueduct` binary.
-fn main() {}
+//!
+//! | file | command |
+//! | --- | --- |
+//! | `quickstart` | replays real flights into a table, with checkpoints, and reads them back |
+//! | `sim` | serves the simulated services |
+//! | `scan` | shows the rows of a table |
+
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that people read"
+)]
+
+mod address;
+mod quickstart;
+mod sim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Streams between files, Google Cloud and a checkpointing executor.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    /// What to log on standard error, such as 'debug' or 'aqueduct_bigtable=trace'.
+    #[arg(
+        long,
+        global = true,
+        env = "AQUEDUCT_LOG",
+        default_value = "warn",
+        value_name = "FILTER"
+    )]
+    log: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replays real flights into a Bigtable table, with checkpoints, and reads them back.
+    Quickstart(quickstart::Args),
+    /// Serves simulated Google services on a local port, to develop and test against.
+    Sim(sim::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = match EnvFilter::builder().parse(&cli.log) {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("error: --log '{}' is no log filter: {error}", cli.log);
+            return ExitCode::from(2);
+        }
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let done = match cli.command {
+        Command::Quickstart(args) => quickstart::run(args),
+        Command::Sim(args) => sim::run(args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a command ends with: an exit code, or a text for a person.
+type Done = Result<ExitCode, String>;
+
+/// A connector's error as a text for a person, with all its causes.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: aqueduct::connector::Error) -> String {
+    error.report()
+}
