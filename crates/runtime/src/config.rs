@@ -355,6 +355,18 @@ impl std::fmt::Debug for JobConfig {
 }
 
 impl JobConfig {
+    /// Subtasks of every operator.
+    #[must_use]
+    pub fn parallelism(&self) -> u32 {
+        self.parallelism
+    }
+
+    /// Where checkpoints are kept, if they are.
+    #[must_use]
+    pub fn checkpoint_dir(&self) -> Option<&str> {
+        self.checkpoint_dir.as_deref()
+    }
+
     /// All defaults: one subtask, no checkpoints.
     pub fn builder() -> JobConfigBuilder {
         JobConfigBuilder {

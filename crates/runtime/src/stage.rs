@@ -21,7 +21,7 @@ use aqueduct_connector::source::Record;
 use aqueduct_connector::{CheckpointId, Error, Result, Timestamp};
 
 use crate::checkpoint::SubtaskState;
-use crate::task::TaskBuild;
+use crate::task::{Board, TaskBuild};
 
 /// What flows from task to task and from stage to stage.
 #[derive(Debug)]
@@ -165,27 +165,31 @@ impl Wait {
 }
 
 /// What the stages of one task share: who runs now, who waits, and the snapshot being collected.
-#[derive(Default)]
 pub(crate) struct Scope {
-    running: Cell<u32>,
+    board: Arc<Board>,
     waiting: Cell<Option<(u32, Wait)>>,
     progressed: Cell<bool>,
     snapshot: RefCell<Vec<(u32, SubtaskState)>>,
 }
 
 impl Scope {
-    pub(crate) fn new() -> Rc<Self> {
-        Rc::default()
+    pub(crate) fn new(board: Arc<Board>) -> Rc<Self> {
+        Rc::new(Self {
+            board,
+            waiting: Cell::default(),
+            progressed: Cell::default(),
+            snapshot: RefCell::default(),
+        })
     }
 
-    /// `operator`'s code runs from here on; names it if it panics.
+    /// `operator`'s code runs from here on; names it if it panics or does not return.
     pub(crate) fn enter(&self, operator: u32) {
-        self.running.set(operator);
+        self.board.enter(operator);
     }
 
     /// Whose code ran last.
     pub(crate) fn running(&self) -> u32 {
-        self.running.get()
+        self.board.running()
     }
 
     /// `operator` makes its task wait.

@@ -250,7 +250,14 @@ pub(crate) struct Board {
     wait: AtomicU8,
     operator: AtomicU32,
     since_millis: AtomicU64,
-    turns: AtomicU64,
+    /// Whose code ran last.
+    running: AtomicU32,
+    /// When the turn began that has not returned yet, in milliseconds plus one; 0 between turns.
+    turn_began: AtomicU64,
+}
+
+fn millis_of(now: Moment) -> u64 {
+    u64::try_from(now.since_origin().as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Board {
@@ -265,9 +272,33 @@ impl Board {
     }
 
     fn moved(&self, now: Moment) {
-        let millis = u64::try_from(now.since_origin().as_millis()).unwrap_or(u64::MAX);
-        self.since_millis.store(millis, Ordering::Relaxed);
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.since_millis.store(millis_of(now), Ordering::Relaxed);
+    }
+
+    /// `operator`'s code runs from here on.
+    pub(crate) fn enter(&self, operator: u32) {
+        self.running.store(operator, Ordering::Relaxed);
+    }
+
+    /// Whose code ran last.
+    pub(crate) fn running(&self) -> u32 {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    fn turn_begins(&self, now: Moment) {
+        let began = millis_of(now).saturating_add(1);
+        self.turn_began.store(began, Ordering::Relaxed);
+    }
+
+    fn turn_ends(&self) {
+        self.turn_began.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long the turn under way has not returned to its thread, and whose code it runs.
+    pub(crate) fn turn(&self, now: Moment) -> Option<(u32, Duration)> {
+        let began = self.turn_began.load(Ordering::Relaxed).checked_sub(1)?;
+        let began = Moment::from_origin(Duration::from_millis(began));
+        Some((self.running(), now.since(began)))
     }
 
     /// What the task waits for, which operator makes it, and for how long nothing has moved.
@@ -406,7 +437,7 @@ pub(crate) async fn run(spec: TaskSpec, plan: Arc<AttemptPlan>) {
 }
 
 async fn drive(spec: TaskSpec, plan: Arc<AttemptPlan>) -> Outcome {
-    let scope = Scope::new();
+    let scope = Scope::new(spec.board.clone());
     let chain = plan.graph.chain(spec.id.chain).clone();
     let head_operator = chain.operator;
     scope.enter(head_operator);
@@ -462,7 +493,9 @@ async fn drive(spec: TaskSpec, plan: Arc<AttemptPlan>) -> Outcome {
                 if let Some((at, backpressured)) = left {
                     times.add(if backpressured { 2 } else { 1 }, start.since(at));
                 }
+                link.board.turn_begins(start);
                 let polled = catch_unwind(AssertUnwindSafe(|| head.poll_run(cx, &mut link)));
+                link.board.turn_ends();
                 let end = link.clock.now();
                 times.add(0, end.since(start));
                 let wait = Wait::from_number(link.board.wait.load(Ordering::Relaxed));

@@ -287,6 +287,70 @@ fn a_wait_of_a_minute_is_shown_with_what_it_waits_for_until_it_ends() {
     assert_eq!(service.values(), Numbers::new(2, 100).all());
 }
 
+#[test]
+fn code_that_blocks_its_thread_is_shown_by_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let clock = ManualClock::new(Timestamp::from_millis(0));
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = std::sync::Mutex::new(blocked);
+    let service = Service::default();
+    let job = Job::new("blocks");
+    job.from_source("numbers", Numbers::new(1, 10), WatermarkStrategy::none())
+        .map("innocent", |number| number)
+        .map("culprit", move |number| {
+            // Ends when the test lets go of the other end.
+            let _ = blocked.lock().expect("not poisoned").recv();
+            number
+        })
+        .sink_to("memory", MemorySink::staged(&service));
+    let config = config(&dir)
+        .clock(Arc::new(clock.clone()))
+        .checkpoint_timeout(Duration::from_secs(86_400));
+    let handle = job
+        .start(config.build().expect("valid"))
+        .expect("it starts");
+    until("the stall to be shown", || {
+        clock.advance(Duration::from_secs(1));
+        handle
+            .status()
+            .stalled
+            .iter()
+            .any(|text| text.contains("'culprit' (subtask 1/1) does not return"))
+    });
+    drop(release);
+    until("the job to end", || {
+        clock.advance(Duration::from_millis(10));
+        handle.status().state.is_final()
+    });
+    finish(&handle).expect("it ends");
+    assert_eq!(service.count(), 10);
+}
+
+#[test]
+fn a_savepoint_that_fails_is_told_and_the_job_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Service::default();
+    let handle = endless(&service, Numbers::new(1, 100))
+        .start(config(&dir).build().expect("valid"))
+        .expect("it starts");
+    until("all records", || service.count() == 100);
+    // A file is where the savepoint's directory would have to be.
+    let file = dir.path().join("file");
+    std::fs::write(&file, "in the way").expect("written");
+    let place = file.join("savepoint").to_string_lossy().into_owned();
+    let report = run(handle.savepoint(&place))
+        .expect_err("it fails")
+        .report();
+    assert!(report.contains("file"), "{report}");
+    let before = handle.status();
+    let after = when(&handle, |status| {
+        status.completed_checkpoints > before.completed_checkpoints
+    });
+    assert_eq!((after.state, after.restarts), (JobState::Running, 0));
+    handle.cancel();
+    finish(&handle).expect("cancelled");
+}
+
 fn get(address: std::net::SocketAddr, path: &str) -> String {
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
     stream

@@ -70,7 +70,18 @@ impl Attempt<'_> {
             stalled.push(text);
         }
         for task in &self.live {
-            let (wait, text, since) = self.wait_of(*task, now);
+            let (wait, mut text, mut since) = self.wait_of(*task, now);
+            let turn = self.boards[task].turn(now);
+            let in_code = turn.filter(|(_, lasts)| *lasts >= STALL_AFTER);
+            if let Some((operator, lasts)) = in_code {
+                since = lasts;
+                text = format!(
+                    "'{}' (subtask {}/{}) does not return: its code blocks the thread",
+                    self.plan.graph.operator(operator).name,
+                    task.subtask + 1,
+                    self.plan.parallelism
+                );
+            }
             // A full channel has its reason further down, which is warned about itself.
             let told = matches!(
                 wait,
@@ -81,7 +92,7 @@ impl Attempt<'_> {
                     | Wait::Opening
                     | Wait::Closing
             );
-            if !told || since < STALL_AFTER {
+            if (!told && in_code.is_none()) || since < STALL_AFTER {
                 continue;
             }
             let last = self.warned.get(task);
