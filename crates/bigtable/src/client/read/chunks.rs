@@ -22,8 +22,8 @@ mod tests;
 
 /// Room reserved at once for a value that comes in pieces. A declared size is a claim, so it is not reserved blindly.
 const MAX_RESERVED_BYTES: usize = 1 << 20;
-/// A row is at most 256 MiB (quotas page); a value that claims far more is damage.
-const MAX_VALUE_BYTES: usize = 1 << 30;
+/// A row is at most 256 MiB (quotas page); one of twice that, or a value that claims to be, is damage.
+const MAX_ROW_BYTES: usize = 512 << 20;
 
 /// The order of keys in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -331,6 +331,12 @@ impl RowDecoder {
                 labels_end: index(batch.labels.len())?,
                 timestamp_micros,
             });
+        }
+        let unfinished = row.value.as_ref().map_or(0, |value| value.bytes.len());
+        if row.bytes + unfinished as u64 > MAX_ROW_BYTES as u64 {
+            return Err(ProtocolError(
+                "a row of twice the size that the service stores",
+            ));
         }
         if chunk.row_status == RowStatus::Commit {
             if row.value.is_some() {
@@ -674,7 +680,7 @@ impl Chunk {
     fn size(&self) -> Result<usize, ProtocolError> {
         usize::try_from(self.value_size)
             .ok()
-            .filter(|size| *size <= MAX_VALUE_BYTES)
+            .filter(|size| *size <= MAX_ROW_BYTES)
             .ok_or(ProtocolError("a value of an impossible size"))
     }
 

@@ -662,3 +662,36 @@ fn debug_shows_no_content() {
     let shown = format!("{batch:?} {row:?} {:?}", row.cells().next());
     assert!(!shown.contains("secret"), "{shown}");
 }
+
+#[test]
+fn sizes_that_no_row_has_are_refused_before_memory_is_taken_for_them() {
+    for value_size in [-1, i32::MIN, i32::MAX, (MAX_ROW_BYTES + 1) as i32] {
+        let chunk = CellChunk {
+            value_size,
+            row_status: None,
+            ..one_row("r")
+        };
+        let (rows, result) = decode(ScanOrder::Forward, &[message(vec![chunk])], false);
+        assert!(rows.is_empty() && result.is_err(), "{value_size}");
+    }
+    // Cells without an end: whole ones, each within bounds.
+    let mut decoder = RowDecoder::new(ScanOrder::Forward);
+    let mut batch = RowBatch::new();
+    let first = CellChunk {
+        row_status: None,
+        ..one_row("r")
+    };
+    decoder
+        .decode(message(vec![first]), &mut batch)
+        .expect("begins");
+    let more = message(vec![CellChunk {
+        value: vec![0; 64 << 20].into(),
+        ..CellChunk::default()
+    }]);
+    let taken = (0..20).take_while(|_| decoder.decode(more.clone(), &mut batch).is_ok());
+    assert_eq!(
+        taken.count(),
+        7,
+        "seven times 64 MiB fit into 512 MiB with the rest of the row"
+    );
+}
