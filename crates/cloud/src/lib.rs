@@ -11,8 +11,9 @@
 //!
 //! # What a connector may rely on
 //!
-//! - A [`Call`] and its [`ResponseStream`] are polled by their owner, on the owner's task. Only connections run as
-//!   tasks, through the host's `Spawn`; dropping the last clone of a [`ChannelPool`] stops them.
+//! - A [`Call`], its [`ResponseStream`] and a [`DuplexCall`] are polled by their owner, on the owner's task; they are
+//!   `Send`, so an owner may be an I/O task of the host. Only connections run as tasks of this crate, through the host's
+//!   `Spawn`; dropping the last clone of a [`ChannelPool`] stops them.
 //! - Deadlines are kept by the host's clock, whatever the service does.
 //! - Dropping a call or an answer cancels it on the wire.
 //! - No error text, `Debug` or log line of this crate holds a token, a key, a header's value or a payload. A status
@@ -34,6 +35,8 @@ pub mod routing;
 pub use credentials::{Credentials, TokenProvider};
 pub use endpoint::Endpoint;
 pub use error::{CallError, Cookies, Delivery, Origin};
-pub use pool::{Call, CallSpec, ChannelPool, PoolOptions, ResponseStream, WarmUp, frame};
+pub use pool::{
+    Call, CallSpec, ChannelPool, DuplexCall, NoRoom, PoolOptions, ResponseStream, WarmUp, frame,
+};
 pub use retry::{Backoff, RetrySchedule};
 pub use routing::RoutingHeader;

@@ -97,8 +97,8 @@ pub trait Clock: Send + Sync {
     fn timer(&self) -> Box<dyn Timer>;
 }
 
-/// A re-armable wait for one moment.
-pub trait Timer {
+/// A re-armable wait for one moment. It may be made by an owner and live in an I/O task.
+pub trait Timer: Send {
     /// Arms the timer for `at`, or disarms it. An earlier setting is forgotten.
     fn set(&mut self, at: Option<Moment>);
 

@@ -18,7 +18,7 @@ use h2::RecvStream;
 use http::HeaderMap;
 
 use super::call::{CallSpec, Limit};
-use super::slot::Lease;
+use super::slot::{Conn, Lease};
 use super::{ChannelPool, fail};
 use crate::error::{CallError, Cookies, Delivery, Origin};
 
@@ -118,6 +118,11 @@ impl ResponseStream {
     /// Dropping the future loses nothing.
     pub async fn message(&mut self) -> Option<Result<Bytes, CallError>> {
         poll_fn(|cx| self.poll_message(cx)).await
+    }
+
+    /// The connection, until the answer has ended.
+    pub(super) fn conn(&self) -> Option<&Conn> {
+        self.lease.as_ref().map(Lease::conn)
     }
 
     /// The answer's headers.

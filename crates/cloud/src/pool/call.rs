@@ -15,14 +15,14 @@ use std::time::Duration;
 use aqueduct_connector::clock::Timer;
 use aqueduct_connector::{Code, Moment};
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
 use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::uri::{self, PathAndQuery};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
 use super::body::ResponseStream;
-use super::slot::{Lease, Ticket};
+use super::slot::{Conn, Lease, Ticket};
 use super::{ChannelPool, Pick, fail};
 use crate::credentials::{Authorization, Fetch, Granted};
 use crate::endpoint::Endpoint;
@@ -208,6 +208,20 @@ pub struct Call {
     renewed: bool,
     /// Ready connections that took no request.
     dead_ends: u8,
+    side: RequestSide,
+}
+
+/// What happens to the request side once the body is sent.
+enum RequestSide {
+    /// It ends with the body.
+    Closed,
+    /// It stays open.
+    Open {
+        /// Of an answered call, until it is taken.
+        stream: Option<SendStream<Bytes>>,
+        /// Whether more than the body went out, so that the request cannot be repeated.
+        fed: bool,
+    },
 }
 
 enum State {
@@ -225,6 +239,8 @@ struct Sent {
     lease: Lease,
     /// What the connection had received when the request was sent.
     received: u64,
+    /// The request side, if it stays open.
+    request: Option<SendStream<Bytes>>,
 }
 
 /// The deadline of a call and the timer that keeps it.
@@ -255,6 +271,50 @@ impl Call {
             granted: None,
             renewed: false,
             dead_ends: 0,
+            side: RequestSide::Closed,
+        }
+    }
+
+    /// A call whose request side stays open behind `body`.
+    pub(super) fn open(pool: ChannelPool, spec: CallSpec, body: Bytes) -> Self {
+        let side = RequestSide::Open {
+            stream: None,
+            fed: false,
+        };
+        Self {
+            side,
+            ..Self::new(pool, spec, body)
+        }
+    }
+
+    /// The open request side of a request on the wire.
+    pub(super) fn request_mut(&mut self) -> Option<&mut SendStream<Bytes>> {
+        match &mut self.state {
+            State::Headers(sent) => sent.request.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The open request side of an answered call.
+    pub(super) fn take_request(&mut self) -> Option<SendStream<Bytes>> {
+        match &mut self.side {
+            RequestSide::Open { stream, .. } => stream.take(),
+            RequestSide::Closed => None,
+        }
+    }
+
+    /// More than the body was sent: the request cannot be repeated.
+    pub(super) fn set_fed(&mut self) {
+        if let RequestSide::Open { fed, .. } = &mut self.side {
+            *fed = true;
+        }
+    }
+
+    /// The connection of a request on the wire.
+    pub(super) fn conn(&self) -> Option<&Conn> {
+        match &self.state {
+            State::Headers(sent) => Some(sent.lease.conn()),
+            _ => None,
         }
     }
 
@@ -266,14 +326,16 @@ impl Call {
         let received = conn.watch().received();
         match conn.sender().send_request(request, false) {
             Ok((response, mut body)) => {
+                let open = matches!(self.side, RequestSide::Open { .. });
                 // A failure to queue the body shows in the response, with its reason.
-                let _ = body.send_data(self.body.clone(), true);
+                let _ = body.send_data(self.body.clone(), !open);
                 let stream = response.stream_id().as_u32();
                 Ok(Sent {
                     response,
                     stream,
                     lease,
                     received,
+                    request: open.then_some(body),
                 })
             }
             Err(error) => {
@@ -298,7 +360,8 @@ impl Call {
         let ended = match verdict {
             Ok(ended) => ended,
             Err(error) => {
-                if error.code() == Code::Unauthenticated && self.may_try_anew() {
+                let fed = matches!(self.side, RequestSide::Open { fed: true, .. });
+                if error.code() == Code::Unauthenticated && self.may_try_anew() && !fed {
                     return Ok(None);
                 }
                 return Err(error);
@@ -306,7 +369,15 @@ impl Call {
         };
         let limit = self.limit.take().expect("set at the first poll");
         let spec = self.spec.clone();
-        let Sent { stream, lease, .. } = sent;
+        let Sent {
+            stream,
+            lease,
+            request,
+            ..
+        } = sent;
+        if let RequestSide::Open { stream: kept, .. } = &mut self.side {
+            *kept = request;
+        }
         let generation = self.granted.as_ref().map(|granted| granted.generation);
         Ok(Some(ResponseStream::new(
             self.pool.clone(),

@@ -8,6 +8,7 @@
 //! | `options` | [`PoolOptions`], [`WarmUp`] |
 //! | `call` | [`CallSpec`] and the [`Call`] future |
 //! | `body` | [`ResponseStream`]: gRPC messages out of DATA frames |
+//! | `duplex` | [`DuplexCall`]: a call whose request side stays open |
 //! | `slot` | one channel: idle, connecting, ready, draining |
 //! | `connect` | TCP, TLS, handshake, warm-up, keep-alive: what runs as a task |
 //! | `watch` | the socket, observed: activity and the last stream that a GOAWAY leaves alive |
@@ -26,6 +27,7 @@
 mod body;
 mod call;
 mod connect;
+mod duplex;
 mod fail;
 mod options;
 mod slot;
@@ -45,6 +47,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 pub use body::ResponseStream;
 pub use call::{Call, CallSpec};
 pub(crate) use connect::install_crypto_provider;
+pub use duplex::{DuplexCall, NoRoom};
 pub use options::{PoolOptions, WarmUp};
 
 use crate::credentials::TokenProvider;
@@ -112,6 +115,15 @@ impl ChannelPool {
     /// the future is polled, inside the host's runtime. Dropping it cancels the call.
     pub fn call(&self, spec: &CallSpec, body: Bytes) -> Call {
         Call::new(self.clone(), spec.clone(), body)
+    }
+
+    /// Starts a call whose request side stays open: `first` is sent at once, what
+    /// [`DuplexCall::send`] is given follows.
+    ///
+    /// `first` holds complete gRPC frames. Nothing happens until the call is polled, inside the host's runtime. Dropping
+    /// it cancels the call.
+    pub fn duplex(&self, spec: &CallSpec, first: Bytes) -> DuplexCall {
+        DuplexCall::new(Call::open(self.clone(), spec.clone(), first))
     }
 
     /// A unary call with generated message types.

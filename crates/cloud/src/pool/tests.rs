@@ -6,6 +6,7 @@
 mod auth;
 mod calls;
 mod connections;
+mod duplex;
 mod failures;
 mod peer;
 
