@@ -4,6 +4,7 @@ mod scan_emulator;
 mod scan_golden;
 mod scan_lookup;
 mod scan_read;
+mod scan_simulation;
 mod scan_source;
 mod scan_support;
 mod sink_bounds;

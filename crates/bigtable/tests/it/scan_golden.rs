@@ -1,8 +1,9 @@
-//! Stored formats and the reference page, byte by byte.
+//! Stored formats and the reference page, byte by byte; the guide's list of metrics.
 
-use aqueduct_bigtable::RowRange;
-use aqueduct_bigtable::scan_options;
-use aqueduct_bigtable::source::{EnumeratorState, Limited, ScanSplit};
+use std::collections::BTreeSet;
+
+use aqueduct_bigtable::source::{EnumeratorState, Limited, ScanSplit, metrics};
+use aqueduct_bigtable::{RowRange, lookup, scan_options};
 use aqueduct_testkit::golden;
 
 const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/golden");
@@ -97,4 +98,29 @@ fn the_reference_page_is_the_printed_one() {
     }
     let page = std::fs::read_to_string(path).expect("the page exists");
     assert!(page == printed, "print it anew with {}=1", golden::WRITE);
+}
+
+#[test]
+fn the_guide_lists_the_metrics_that_there_are() {
+    let page = include_str!("../../../../docs/bigtable-scan.md");
+    let (_, section) = page.split_once("## Metrics").expect("a section");
+    let listed: BTreeSet<&str> = section
+        .lines()
+        .skip_while(|line| !line.starts_with("| ---"))
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .flat_map(|line| {
+            line.split('|')
+                .nth(1)
+                .expect("a first column")
+                .split('`')
+                .skip(1)
+                .step_by(2)
+        })
+        .collect();
+    let there: BTreeSet<&str> = [metrics::ALL, lookup::metrics::ALL]
+        .concat()
+        .into_iter()
+        .collect();
+    assert_eq!(listed, there);
 }
