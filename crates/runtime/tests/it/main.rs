@@ -8,6 +8,7 @@ mod event_time;
 mod faults;
 mod flow;
 mod lifecycle;
+mod random;
 mod rescale;
 mod restore;
 mod support;
