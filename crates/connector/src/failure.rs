@@ -39,7 +39,7 @@ pub trait FailedElement: fmt::Debug {
 ///
 /// `Ok` from [`handle`](Self::handle) drops the record; an error fails the write or the checkpoint in progress. Records
 /// are offered at least once if the failure recurs on replay (BASE-07).
-pub trait FailureHandler<F: FailedElement + ?Sized>: Send {
+pub trait FailureHandler<F: FailedElement + ?Sized> {
     /// Called once before anything else, also after a restore.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl<F: FailedElement + ?Sized> FailureHandler<F> for LogAndDrop {
 }
 
 /// A durable place for rejected records. Experimental.
-pub trait DeadLetterQueue: Send {
+pub trait DeadLetterQueue {
     /// Called once before anything else.
     ///
     /// # Errors

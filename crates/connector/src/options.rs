@@ -100,6 +100,23 @@ impl OptionValue for bool {
     }
 }
 
+impl OptionValue for f64 {
+    const TYPE: &'static str = "number";
+
+    /// A finite decimal number.
+    fn parse(text: &str) -> Result<Self, String> {
+        text.trim()
+            .parse()
+            .ok()
+            .filter(|number: &Self| number.is_finite())
+            .ok_or_else(|| "expected a number such as '1.5'".to_owned())
+    }
+
+    fn show(self) -> String {
+        self.to_string()
+    }
+}
+
 impl OptionValue for Duration {
     const TYPE: &'static str = "duration";
 

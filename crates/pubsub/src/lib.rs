@@ -2,10 +2,25 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`sink`] | the sink, its builder, what users supply |
+//! | [`sink_options`] | the sink's options, declared once |
+//! | [`deadletter`] | the dead-letter queue, for the sinks of every connector |
+//! | [`message`] | messages to publish, field by field |
 //! | [`destination`] | topic and subscription addresses |
 
 #![forbid(unsafe_code)]
 
+mod client;
+pub mod deadletter;
 pub mod destination;
+pub mod message;
+pub mod sink;
+pub mod sink_options;
 
+pub use deadletter::{
+    DeadLetterBound, DeadLetterPublisher, PubSubDeadLetterQueue, PubSubDeadLetterQueueBuilder,
+};
 pub use destination::{SubscriptionDestination, TopicDestination};
+pub use message::Message;
+pub use sink::{CreateDisposition, FailedMessage, PubSubSerializer, PubSubSink, PubSubSinkBuilder};
+pub use sink_options::{PublisherOptions, TopicCreateOptions};
