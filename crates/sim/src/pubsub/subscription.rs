@@ -600,6 +600,10 @@ impl SubState {
             };
             self.timers.remove(&(until, id.sequence));
             self.timers.insert((extended, id.sequence));
+            if extended < until {
+                // Waiting streams sleep until the old end.
+                self.wake();
+            }
         }
         Verdict::Done
     }

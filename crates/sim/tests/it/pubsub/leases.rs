@@ -137,11 +137,17 @@ async fn an_expired_lease_wakes_a_waiting_stream_in_real_time() {
         .await
         .expect("open");
     // The pull's lease is cut to a second; the stream, idle meanwhile, gets the message.
+    let began = std::time::Instant::now();
     modify(&mut client, subscription.name(), ids, 1)
         .await
         .expect("set");
     assert_eq!(data(&puller.take(1).await), ["a"]);
     assert_eq!(subscription.counts().expired, 1);
+    let waited = began.elapsed();
+    assert!(
+        waited < Duration::from_secs(8),
+        "not at the old end: {waited:?}"
+    );
 }
 
 #[tokio::test]
