@@ -99,8 +99,8 @@ pub(super) fn head(table: &str, app_profile: Option<&str>) -> Bytes {
 /// A batch that still grows.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
-    /// Tells this batch from every other of the writer.
-    pub(super) number: u64,
+    /// Tells this batch from every other of the writer that is still under way.
+    pub(super) number: u32,
     body: BytesMut,
     slots: Vec<Slot>,
     records: usize,
@@ -119,7 +119,7 @@ pub(super) struct Buffers {
 }
 
 impl OpenBatch {
-    pub(super) fn new(number: u64, head: &[u8], buffers: Buffers) -> Self {
+    pub(super) fn new(number: u32, head: &[u8], buffers: Buffers) -> Self {
         let Buffers {
             mut body,
             mut slots,

@@ -125,9 +125,9 @@ pub(super) struct Drive {
     entries: usize,
     bytes: usize,
     order: Option<RowOrder>,
-    batches: u64,
+    batches: u32,
     /// Batches in the order they were begun, with the moment each must leave.
-    due: VecDeque<(Moment, TableId, u64)>,
+    due: VecDeque<(Moment, TableId, u32)>,
     buffers: Vec<Buffers>,
 
     requests: Vec<Option<Request>>,
@@ -393,14 +393,14 @@ impl Drive {
         else {
             return false;
         };
-        if !open.has_key(place.position, key) {
+        if !open.has_key(place.position as usize, key) {
             return false;
         }
         if open.would_overflow(limits, part.mutations, part.size) {
             self.send_batch(table);
             return false;
         }
-        open.merge(place.position, mutations, part);
+        open.merge(place.position as usize, mutations, part);
         if open.is_full(limits) {
             self.send_batch(table);
         }
@@ -429,7 +429,7 @@ impl Drive {
         let open = self.tables.get(table).open.as_ref().expect("begun above");
         Place {
             batch: open.number,
-            position: open.entries(),
+            position: u32::try_from(open.entries()).expect("a batch holds at most 100,000 entries"),
         }
     }
 
@@ -449,7 +449,7 @@ impl Drive {
     }
 
     fn begin_batch(&mut self, table: TableId) {
-        self.batches += 1;
+        self.batches = self.batches.wrapping_add(1);
         let buffers = self.buffers.pop().unwrap_or_default();
         let now = self.clock.now();
         let entry = self.tables.get_mut(table);
@@ -476,9 +476,12 @@ impl Drive {
         self.submit(Request::new(table, Kind::Bulk, sealed));
     }
 
+    /// Sends every batch; each that is open is among those that are due.
     fn send_batches(&mut self) {
-        for table in self.tables.ids() {
-            self.send_batch(table);
+        while let Some((_, table, batch)) = self.due.pop_front() {
+            if self.open_number(table) == Some(batch) {
+                self.send_batch(table);
+            }
         }
     }
 

@@ -23,8 +23,8 @@ use crate::entry::{MAX_MUTATION_BYTES, MAX_MUTATIONS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The batch it was put into; it has left once that is no longer the table's open one.
-    pub(super) batch: u64,
-    pub(super) position: usize,
+    pub(super) batch: u32,
+    pub(super) position: u32,
 }
 
 /// Entries of one row that wait for an earlier one, merged into one.
@@ -53,21 +53,45 @@ impl Waiting {
     }
 }
 
-#[derive(Debug)]
+/// Eight bytes a row: the index is asked for every record and wants to stay in the cache.
+#[derive(Clone, Copy, Debug)]
 struct Row {
-    place: Place,
-    /// `None` for most rows, so that the index stays small.
-    #[expect(
-        clippy::box_collection,
-        reason = "rows are many and lines few: 8 bytes a row, not 32"
-    )]
-    line: Option<Box<VecDeque<Waiting>>>,
+    batch: u32,
+    /// The position, and [`LINED`] if others wait behind the entry.
+    packed: u32,
 }
+
+/// Far above any position: a batch holds at most 100,000 entries, since each has a mutation.
+const LINED: u32 = 1 << 31;
+
+impl Row {
+    fn at(place: Place) -> Self {
+        Self {
+            batch: place.batch,
+            packed: place.position,
+        }
+    }
+
+    fn place(self) -> Place {
+        Place {
+            batch: self.batch,
+            position: self.packed & !LINED,
+        }
+    }
+
+    fn has_line(self) -> bool {
+        self.packed & LINED != 0
+    }
+}
+
+type Index<T> = HashMap<u64, T, BuildHasherDefault<Identity>>;
 
 /// The index of rows.
 #[derive(Debug)]
 pub(super) struct RowOrder {
-    rows: HashMap<u64, Row, BuildHasherDefault<Identity>>,
+    rows: Index<Row>,
+    /// What waits behind rows with [`LINED`].
+    lines: Index<VecDeque<Waiting>>,
     seed: u64,
     waiting: usize,
 }
@@ -78,7 +102,8 @@ impl RowOrder {
         // Spread first: a seed of few bits would make a weak factor.
         let seed = fold(fold(seed ^ MULTIPLIER, SECOND) ^ SECOND, MULTIPLIER);
         Self {
-            rows: HashMap::default(),
+            rows: Index::default(),
+            lines: Index::default(),
             seed,
             waiting: 0,
         }
@@ -94,19 +119,27 @@ impl RowOrder {
     pub(super) fn claim(&mut self, row: u64, place: Place) -> Option<(Place, bool)> {
         match self.rows.entry(row) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Row { place, line: None });
+                vacant.insert(Row::at(place));
                 None
             }
-            Entry::Occupied(row) => Some((row.get().place, row.get().line.is_some())),
+            Entry::Occupied(row) => Some((row.get().place(), row.get().has_line())),
         }
     }
 
     /// The row's entry is at `place` now.
     pub(super) fn put(&mut self, row: u64, place: Place) {
-        self.rows
-            .entry(row)
-            .and_modify(|row| row.place = place)
-            .or_insert(Row { place, line: None });
+        let lined = if self.lines.contains_key(&row) {
+            LINED
+        } else {
+            0
+        };
+        self.rows.insert(
+            row,
+            Row {
+                batch: place.batch,
+                packed: place.position | lined,
+            },
+        );
     }
 
     /// Lines an entry up behind the one that is away.
@@ -118,11 +151,12 @@ impl RowOrder {
         mutations: &[u8],
         part: Part,
     ) {
-        let row = self
+        let away = self
             .rows
             .get_mut(&row)
             .expect("an entry lines up behind one that is away");
-        let line = row.line.get_or_insert_default();
+        away.packed |= LINED;
+        let line = self.lines.entry(row).or_default();
         match line.back_mut() {
             Some(last) if last.takes(table, key, part) => {
                 last.mutations.extend_from_slice(mutations);
@@ -142,26 +176,18 @@ impl RowOrder {
 
     /// The row's entry has its verdict. What waited next goes into a batch and must be [`put`](Self::put).
     pub(super) fn resolve(&mut self, row: u64) -> Option<Waiting> {
-        let Entry::Occupied(mut entry) = self.rows.entry(row) else {
+        let away = self.rows.remove(&row)?;
+        if !away.has_line() {
+            return None;
+        }
+        let Entry::Occupied(mut line) = self.lines.entry(row) else {
             return None;
         };
-        let next = entry
-            .get_mut()
-            .line
-            .as_mut()
-            .and_then(|line| line.pop_front());
-        match next {
-            None => {
-                entry.remove();
-            }
-            Some(_) => {
-                self.waiting -= 1;
-                let row = entry.get_mut();
-                if row.line.as_ref().is_some_and(|line| line.is_empty()) {
-                    row.line = None;
-                }
-            }
+        let next = line.get_mut().pop_front();
+        if line.get().is_empty() {
+            line.remove();
         }
+        self.waiting -= usize::from(next.is_some());
         next
     }
 
@@ -173,6 +199,7 @@ impl RowOrder {
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
+        self.lines.clear();
         self.waiting = 0;
     }
 }
@@ -290,9 +317,17 @@ mod tests {
         order.line_up(1, TableId(0), b"x", b"1", PART);
         order.line_up(1, TableId(0), b"y", b"2", PART);
         order.line_up(1, TableId(1), b"y", b"3", PART);
-        let taken: Vec<_> = std::iter::from_fn(|| order.resolve(1))
-            .map(|next| next.mutations)
-            .collect();
+        let mut taken = Vec::new();
+        while let Some(next) = order.resolve(1) {
+            taken.push(next.mutations);
+            order.put(
+                1,
+                Place {
+                    batch: 2,
+                    position: 0,
+                },
+            );
+        }
         assert_eq!(taken, [b"1", b"2", b"3"]);
         assert_eq!(order.waiting(), 0);
     }

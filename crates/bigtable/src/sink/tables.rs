@@ -165,18 +165,6 @@ impl Tables {
         self.instance_mut(instance)
     }
 
-    /// All open tables.
-    pub(super) fn ids(&self) -> impl Iterator<Item = TableId> + use<> {
-        let ids: Vec<_> = self
-            .tables
-            .iter()
-            .enumerate()
-            .filter(|(_, table)| table.is_some())
-            .map(|(at, _)| TableId(at as u32))
-            .collect();
-        ids.into_iter()
-    }
-
     /// All open instances.
     pub(super) fn instance_ids(&self) -> impl Iterator<Item = InstanceId> + use<> {
         let ids: Vec<_> = self

@@ -290,7 +290,7 @@ impl Drive {
     }
 
     fn new_batch(&mut self, table: TableId) -> OpenBatch {
-        self.batches += 1;
+        self.batches = self.batches.wrapping_add(1);
         OpenBatch::new(
             self.batches,
             &self.tables.get(table).head,

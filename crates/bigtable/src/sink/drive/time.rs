@@ -104,7 +104,7 @@ impl Drive {
         }
     }
 
-    pub(super) fn open_number(&self, table: TableId) -> Option<u64> {
+    pub(super) fn open_number(&self, table: TableId) -> Option<u32> {
         self.tables
             .try_get(table)?
             .open
