@@ -8,6 +8,7 @@
 //! | `access` | [`ReadAccess`] and [`ReadClient`]: endpoint, credentials, windows, routing, feature flags |
 //! | `batch` | [`RowBatch`], [`RowRef`], [`CellRef`]: rows as offsets into messages |
 //! | `chunks` | [`RowDecoder`]: messages to rows |
+//! | `parse` | protobuf by hand: chunks as positions in their message |
 //! | `request` | [`Remaining`]: what is left to ask for |
 //! | `row` | [`Row`]: one row that owns its bytes |
 //!
@@ -22,6 +23,7 @@
 mod access;
 pub(crate) mod batch;
 pub(crate) mod chunks;
+mod parse;
 pub(crate) mod request;
 mod row;
 
