@@ -73,10 +73,17 @@ impl<T> Config<T> {
         };
         let channels =
             NonZeroUsize::new(self.writer.channels as usize).unwrap_or(NonZeroUsize::MIN);
+        let tokens = TokenProvider::new(&credentials).map_err(|error| {
+            Error::new(
+                error.kind(),
+                "a writer of the Bigtable sink has no credentials",
+            )
+            .with_source(error)
+        })?;
         let network = Network::new(
             context.clone(),
             self.emulator.clone(),
-            TokenProvider::new(&credentials)?,
+            tokens,
             channels,
             self.app_profile.clone(),
         );

@@ -351,6 +351,50 @@ mod tests {
         assert_eq!(order.waiting(), 2);
     }
 
+    proptest::proptest! {
+        /// Whatever the order of records and verdicts: each row's records take effect in the order written, one entry
+        /// of a row is away at a time, and an index without entries away is empty.
+        #[test]
+        fn each_row_keeps_its_order_and_leaves_nothing_behind(
+            steps in proptest::collection::vec((0..5_u64, proptest::bool::ANY), 1..200),
+        ) {
+            const TABLE: TableId = TableId(0);
+            let mut order = RowOrder::new(7);
+            let mut away: HashMap<u64, Vec<u8>> = HashMap::new();
+            let mut written: HashMap<u64, Vec<u8>> = HashMap::new();
+            let mut applied: HashMap<u64, Vec<u8>> = HashMap::new();
+            let answer = |order: &mut RowOrder, away: &mut HashMap<u64, Vec<u8>>, row: u64| {
+                let Some(records) = away.remove(&row) else { return Vec::new() };
+                if let Some(next) = order.resolve(row) {
+                    order.put(row, Place { batch: 1, position: 0 });
+                    away.insert(row, next.mutations);
+                }
+                records
+            };
+            for (number, (row, answered)) in steps.iter().enumerate() {
+                let record = number as u8;
+                written.entry(*row).or_default().push(record);
+                match order.claim(*row, Place { batch: 1, position: 0 }) {
+                    None => proptest::prop_assert!(away.insert(*row, vec![record]).is_none()),
+                    Some(_) => order.line_up(*row, TABLE, b"key", &[record], PART),
+                }
+                if *answered {
+                    let records = answer(&mut order, &mut away, *row);
+                    applied.entry(*row).or_default().extend(records);
+                }
+            }
+            for row in 0..5 {
+                while away.contains_key(&row) {
+                    let records = answer(&mut order, &mut away, row);
+                    applied.entry(row).or_default().extend(records);
+                }
+            }
+            applied.retain(|_, records| !records.is_empty());
+            proptest::prop_assert_eq!(applied, written);
+            proptest::prop_assert!(order.rows.is_empty() && order.lines.is_empty() && order.waiting() == 0);
+        }
+    }
+
     #[test]
     fn hashes_differ_by_key_table_and_seed() {
         let order = RowOrder::new(1);
