@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Config,
     /// Stored state cannot be read or does not fit. Restarting changes nothing.
     State,
+    /// The input itself is broken: a malformed line, a damaged file. Restarting reads the same again.
+    Data,
     /// A service, a file or the network failed. A restart from the last checkpoint may help.
     Io,
     /// User code (a serializer, a function, a handler) refused or failed. A restart may help.
@@ -31,7 +33,7 @@ impl ErrorKind {
     #[must_use]
     pub const fn restartable(self) -> bool {
         match self {
-            Self::Config | Self::State => false,
+            Self::Config | Self::State | Self::Data => false,
             Self::Io | Self::User | Self::Bug => true,
         }
     }
@@ -69,6 +71,12 @@ impl Error {
     #[must_use]
     pub fn state(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::State, message)
+    }
+
+    /// Input that is broken wherever and however often it is read.
+    #[must_use]
+    pub fn data(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Data, message)
     }
 
     /// A failure outside this process.

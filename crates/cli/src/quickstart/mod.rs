@@ -18,7 +18,7 @@ use aqueduct::bigtable::sink::CreateDisposition;
 use aqueduct::bigtable::{BigtableSink, GcRule, TableCreateOptions, TableDestination};
 use aqueduct::files::{FileSource, Paced};
 use aqueduct::runtime::{
-    Job, JobConfig, JobEnd, JobHandle, JobReport, JobState, WatermarkStrategy,
+    Job, JobConfig, JobEnd, JobHandle, JobReport, JobState, RestartStrategy, WatermarkStrategy,
 };
 use aqueduct_sim::{Sim, SimConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -97,7 +97,11 @@ pub(crate) fn run(args: Args) -> Done {
     let mut config = JobConfig::builder()
         .parallelism(args.parallelism)
         .checkpoint_dir(&directory)
-        .checkpoint_interval(args.checkpoint_interval);
+        .checkpoint_interval(args.checkpoint_interval)
+        .restart(RestartStrategy::FixedDelay {
+            attempts: 10,
+            delay: Duration::from_secs(1),
+        });
     if let Some(address) = &args.metrics {
         config = config.metrics_address(address);
     }

@@ -9,7 +9,7 @@ use aqueduct::bigtable::source::BigtableSource;
 use aqueduct::bigtable::{Filter, TableDestination};
 use aqueduct::connector::sink::{Flush, RecordInfo, Sink, SinkWriter};
 use aqueduct::connector::source::Collector;
-use aqueduct::connector::{Context, Error, Result, Versioned};
+use aqueduct::connector::{Code, Context, Error, Result, Versioned};
 use aqueduct::runtime::{Job, JobConfig, RestartStrategy, WatermarkStrategy};
 
 use super::flights::{DEP_DELAY, FAMILY};
@@ -65,8 +65,18 @@ pub(super) fn read(table: TableDestination, endpoint: &str) -> Result<Carriers> 
     let config = JobConfig::builder()
         .restart(RestartStrategy::None)
         .build()?;
-    job.run(config)?;
-    Ok(tally.take())
+    match job.run(config) {
+        Ok(_) => Ok(tally.take()),
+        // The sink creates the table with the first row, so without a row there may be none.
+        Err(error)
+            if error
+                .statuses()
+                .is_some_and(|chain| chain.code() == Code::NotFound) =>
+        {
+            Ok(Carriers::new())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The carrier and the delay of one row.

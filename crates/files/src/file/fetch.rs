@@ -153,7 +153,7 @@ fn broken(file: &FileRef, error: GzipError, packed_bytes: u64, unpacked_bytes: u
         GzipError::Corrupt => "is not valid gzip",
         GzipError::Truncated => "is cut short: its gzip data ends early",
     };
-    Error::io(format!(
+    Error::data(format!(
         "{shown} {what}, near byte {packed_bytes} of the file (byte {unpacked_bytes} unpacked): \
          fetch the file again, or set the compression if it is not gzip"
     ))
@@ -248,7 +248,7 @@ impl HeaderSearch {
             return Ok(());
         }
         let file = &self.file;
-        Err(Stop::Failed(Error::io(format!(
+        Err(Stop::Failed(Error::data(format!(
             "{file} has no header row, or one that is too long"
         ))))
     }
@@ -273,7 +273,7 @@ impl HeaderSearch {
                 Frame::NeedMore | Frame::End => return Ok(false),
                 Frame::TooLong | Frame::Skipped | Frame::Unclosed => {
                     let file = &self.file;
-                    return Err(Stop::Failed(Error::io(format!(
+                    return Err(Stop::Failed(Error::data(format!(
                         "{file} begins with a header row that is too long or has an unclosed quote"
                     ))));
                 }

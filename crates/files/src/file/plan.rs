@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aqueduct_connector::{Error, Result};
+use aqueduct_connector::{Error, ErrorKind, Result};
 use aqueduct_store::{ObjectMeta, Store, StoreError};
 
 use super::split::{FileRef, FileSplit, Packing, TO_THE_END};
@@ -101,7 +101,7 @@ async fn find(path: &str, compression: Compression) -> Result<Vec<FileRef>> {
     }
     match (files.is_empty(), error) {
         (false, _) => Ok(files),
-        (true, StoreError::WrongKind { .. }) => Err(Error::io(format!(
+        (true, StoreError::WrongKind { .. }) => Err(Error::config(format!(
             "the directory {path} holds no file to read: check option 'path'"
         ))),
         (true, error) => Err(unreadable(error)),
@@ -114,7 +114,12 @@ fn is_hidden(name: &str) -> bool {
 }
 
 pub(crate) fn unreadable(error: StoreError) -> Error {
-    Error::io(error.to_string()).with_source(error)
+    let kind = match error {
+        StoreError::Io { .. } => ErrorKind::Io,
+        // Nothing of that name, no permission, a directory: the path is wrong until somebody changes something.
+        _ => ErrorKind::Config,
+    };
+    Error::new(kind, error.to_string()).with_source(error)
 }
 
 fn cut(file: &FileRef, splittable: bool, split_bytes: u64, splits: &mut Vec<FileSplit>) {

@@ -228,7 +228,7 @@ fn malformed(split: &FileSplit, bad: &BadRecord) -> Error {
         let start = split.start;
         format!("line {line} after byte {start} of {file} (byte {offset_bytes})")
     };
-    Error::user(format!(
+    Error::data(format!(
         "{place} is malformed: {reason}; correct the file, or drop such lines with \
          MalformedPolicy::Drop"
     ))
