@@ -416,3 +416,54 @@ async fn sampling_is_tried_again_from_its_beginning_and_only_for_outages() {
     let error = sample().await.expect_err("not in the list");
     assert!(error.to_string().contains("cannot be planned"), "{error}");
 }
+
+#[tokio::test]
+async fn the_transports_windows_are_the_read_ahead_and_no_more() {
+    use tokio::io::AsyncReadExt;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let context = test_context(1);
+    // Reads ahead 4 MiB.
+    let client = client(&context, &address, &destination());
+    let mut stream = scan(&client, whole_table(), None, ReadPolicy::SCAN);
+    let windows = async {
+        let (mut socket, _) = listener.accept().await.expect("a client");
+        let mut preface = [0; 24];
+        socket.read_exact(&mut preface).await.expect("HTTP/2");
+        let (mut of_a_stream, mut of_the_connection) = (65_535, 65_535);
+        while of_the_connection == 65_535 {
+            let mut head = [0; 9];
+            socket.read_exact(&mut head).await.expect("a frame");
+            let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let mut payload = vec![0; len];
+            socket.read_exact(&mut payload).await.expect("its payload");
+            match head[3] {
+                // SETTINGS: INITIAL_WINDOW_SIZE is number 4.
+                4 => {
+                    for setting in payload.chunks_exact(6).filter(|setting| setting[1] == 4) {
+                        of_a_stream =
+                            u32::from_be_bytes(setting[2..].try_into().expect("four bytes"));
+                    }
+                }
+                // WINDOW_UPDATE of stream 0.
+                8 if head[5..] == [0; 4] => {
+                    of_the_connection +=
+                        u32::from_be_bytes(payload[..].try_into().expect("four bytes"));
+                }
+                _ => {}
+            }
+        }
+        (of_a_stream, of_the_connection)
+    };
+    let read = async {
+        tokio::select! {
+            windows = windows => windows,
+            _ = collect(&mut stream) => panic!("nobody answers"),
+        }
+    };
+    let windows = aqueduct_testkit::within(LIMIT, "the client's windows", read).await;
+    assert_eq!(windows, (4 << 20, 4 << 20));
+}
