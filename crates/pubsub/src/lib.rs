@@ -2,6 +2,8 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`source`] | the source, its builder, what users supply |
+//! | [`source_options`] | the source's options, declared once |
 //! | [`sink`] | the sink, its builder, what users supply |
 //! | [`sink_options`] | the sink's options, declared once |
 //! | [`deadletter`] | the dead-letter queue, for the sinks of every connector |
@@ -16,6 +18,8 @@ pub mod destination;
 pub mod message;
 pub mod sink;
 pub mod sink_options;
+pub mod source;
+pub mod source_options;
 
 pub use deadletter::{
     DeadLetterBound, DeadLetterPublisher, PubSubDeadLetterQueue, PubSubDeadLetterQueueBuilder,
@@ -24,3 +28,7 @@ pub use destination::{SubscriptionDestination, TopicDestination};
 pub use message::Message;
 pub use sink::{CreateDisposition, FailedMessage, PubSubSerializer, PubSubSink, PubSubSinkBuilder};
 pub use sink_options::{PublisherOptions, TopicCreateOptions};
+pub use source::{
+    MessageDeserializer, PubSubSource, PubSubSourceBuilder, ReceivedMessage, SubscriberOptions,
+    SubscriptionCreateOptions,
+};

@@ -1,0 +1,390 @@
+//! The owner's side of a reader: it makes records of the messages that the I/O side hands it, applies the failure policy,
+//! and reports what was emitted.
+//!
+//! # Invariants
+//!
+//! - At most one batch is asked for, under way or with the host at a time, so a split paused meanwhile gives it back.
+//! - A message is reported as emitted when all its records went downstream, in order; one without records with those
+//!   before it.
+//! - No call but `poll_next` and `poll_close` waits. What finds the channel full waits in `overflow`, in order; it is
+//!   bounded by what one batch and the host's checkpoints give rise to.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context as PollContext, Poll};
+
+use aqueduct_connector::source::{
+    Batch, Collector, ReaderOutput, Record, SourceReader, Split, SplitId,
+};
+use aqueduct_connector::{CheckpointId, Context, Error, Result};
+use futures::{FutureExt, StreamExt};
+use tracing::warn;
+
+use super::builder::{DeserializationFailurePolicy, OrderingMode, Settings};
+use super::deserialize::MessageDeserializer;
+use super::io::ledger::{Handed, Handle};
+use super::io::{Command, Event, Link, start};
+use super::message::ReceivedMessage;
+use super::metrics::ReaderMetrics;
+use super::split::SubscriptionSplit;
+
+pub(super) struct Reader<T> {
+    settings: Arc<Settings>,
+    context: Context,
+    deserializer: Box<dyn MessageDeserializer<T>>,
+    metrics: ReaderMetrics,
+    link: Option<Link>,
+    overflow: VecDeque<Command>,
+    splits: Vec<SubscriptionSplit>,
+    ids: Vec<SplitId>,
+    paused: BTreeSet<usize>,
+    no_more: bool,
+    /// A batch was asked for and has not come.
+    wanted: bool,
+    /// Acknowledgements of a completed checkpoint are waited for.
+    confirming: Option<CheckpointId>,
+    /// The failure was reported, or there can be none.
+    failed: bool,
+    current: Current,
+    /// Messages dropped or returned so far, for the rate of warnings.
+    undecodable: u64,
+    closing: bool,
+}
+
+/// The batch with the host.
+#[derive(Default)]
+struct Current {
+    split: usize,
+    /// Each message, and how many records there are up to and including its own.
+    messages: VecDeque<(Handle, u64)>,
+    records: u64,
+    emitted: u64,
+}
+
+impl<T> Reader<T> {
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        context: Context,
+        deserializer: Box<dyn MessageDeserializer<T>>,
+    ) -> Self {
+        Self {
+            metrics: ReaderMetrics::new(&context.metrics),
+            settings,
+            context,
+            deserializer,
+            link: None,
+            overflow: VecDeque::new(),
+            splits: Vec::new(),
+            ids: Vec::new(),
+            paused: BTreeSet::new(),
+            no_more: false,
+            wanted: false,
+            confirming: None,
+            failed: false,
+            current: Current::default(),
+            undecodable: 0,
+            closing: false,
+        }
+    }
+
+    fn open(&mut self, splits: usize) -> Result<()> {
+        self.deserializer.open(&self.context)?;
+        let options = &self.settings.subscriber;
+        if options.max_ack_extension_period.is_zero() {
+            warn!(
+                "lease extension is disabled: a checkpoint must complete within the subscription's ack deadline, or messages \
+                 are delivered again"
+            );
+        }
+        let streams = splits * options.parallel_pull_count as usize;
+        self.link = Some(start(&self.context, &self.settings, streams)?);
+        Ok(())
+    }
+
+    fn tell(&mut self, command: Command) {
+        let Some(link) = &mut self.link else { return };
+        if self.overflow.is_empty() {
+            if let Err(refused) = link.commands.try_send(command) {
+                // Full, or the task has ended, which the next poll finds.
+                self.overflow.push_back(refused.into_inner());
+            }
+        } else {
+            self.overflow.push_back(command);
+        }
+    }
+
+    fn flush(&mut self, cx: &mut PollContext<'_>) {
+        let Some(link) = &mut self.link else { return };
+        while !self.overflow.is_empty() {
+            match link.commands.poll_ready(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Err(_)) => {
+                    self.overflow.clear();
+                    return;
+                }
+                Poll::Ready(Ok(())) => {
+                    if let Some(command) = self.overflow.pop_front() {
+                        // There is room: it was just asked for.
+                        let _ = link.commands.start_send(command);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes records of a batch.
+    fn read(&mut self, split: usize, batch: Vec<Handed>) -> Result<Batch<T>> {
+        let mut records: Vec<Record<T>> = Vec::with_capacity(batch.len());
+        let mut messages = VecDeque::with_capacity(batch.len());
+        let mut batch = batch.into_iter();
+        // Keys of which a message was returned: the later ones go with it.
+        let mut returned: BTreeSet<u64> = BTreeSet::new();
+        let per_key = self.settings.ordering == OrderingMode::PerKey;
+        while let Some(handed) = batch.next() {
+            if per_key && returned.contains(&handed.key) {
+                continue;
+            }
+            let message = ReceivedMessage::new(handed.message, handed.attempt)
+                .map_err(|_| Error::bug("a message that was decoded before does not decode"))?;
+            let subscription = &self.splits[split].subscription;
+            let before = records.len();
+            let mut out = Collector::new(&mut records, message.publish_time());
+            let outcome = self
+                .deserializer
+                .deserialize(&message, subscription, &mut out);
+            let gave = records.len() - before;
+            if let Err(error) = outcome {
+                self.metrics.in_errors.increment();
+                match self.settings.policy {
+                    DeserializationFailurePolicy::Fail => {
+                        return Err(Error::user(format!(
+                            "message {} of {subscription} cannot be decoded; it stays unacknowledged and will come again; \
+                             scan.deserialization-failure-policy 'drop' acknowledges such messages, 'nack' leaves them to \
+                             the subscription's dead-letter policy",
+                            message.message_id()
+                        ))
+                        .with_source(error));
+                    }
+                    DeserializationFailurePolicy::Drop => {
+                        self.metrics.dropped.increment();
+                        self.undecodable(split, &message, "dropped");
+                        if gave == 0 {
+                            let handle = handed.handle;
+                            self.tell(Command::Drop { split, handle });
+                            continue;
+                        }
+                    }
+                    DeserializationFailurePolicy::Nack => {
+                        self.undecodable(split, &message, "returned to the service");
+                        let mut handles = vec![handed.handle];
+                        if per_key && handed.key != 0 {
+                            returned.insert(handed.key);
+                            let later = batch.as_slice().iter();
+                            handles.extend(
+                                later
+                                    .filter(|later| later.key == handed.key)
+                                    .map(|later| later.handle),
+                            );
+                        }
+                        let key = handed.key;
+                        self.tell(Command::Nack {
+                            split,
+                            handles,
+                            key,
+                        });
+                        continue;
+                    }
+                }
+            } else if gave == 0 {
+                self.metrics.skipped.increment();
+            }
+            messages.push_back((handed.handle, records.len() as u64));
+        }
+        self.current = Current {
+            split,
+            messages,
+            records: records.len() as u64,
+            emitted: 0,
+        };
+        self.report();
+        Ok(Batch {
+            split: self.ids[split].clone(),
+            records,
+        })
+    }
+
+    /// Warns for the first ten undecodable messages, then at powers of two.
+    fn undecodable(&mut self, split: usize, message: &ReceivedMessage, what: &str) {
+        self.undecodable += 1;
+        if self.undecodable <= 10 || self.undecodable.is_power_of_two() {
+            warn!(
+                subscription = %self.splits[split].subscription,
+                message = message.message_id(),
+                so_far = self.undecodable,
+                "undecodable message {what}"
+            );
+        }
+    }
+
+    /// Reports the messages whose records have all gone downstream.
+    fn report(&mut self) {
+        let current = &mut self.current;
+        let done = current
+            .messages
+            .iter()
+            .take_while(|(_, records)| *records <= current.emitted)
+            .count();
+        if done > 0 {
+            let handles = current.messages.drain(..done).map(|(handle, _)| handle);
+            let command = Command::Emitted {
+                split: current.split,
+                handles: handles.collect(),
+            };
+            self.tell(command);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Reader<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("splits", &self.ids)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> SourceReader<T> for Reader<T> {
+    fn add_splits(&mut self, splits: Vec<Split>) -> Result<()> {
+        let decoded = splits
+            .iter()
+            .map(|split| SubscriptionSplit::decode(&split.state))
+            .collect::<Result<Vec<_>, _>>()?;
+        if decoded.is_empty() {
+            return Ok(());
+        }
+        if self.link.is_none() {
+            self.open(decoded.len())?;
+        }
+        self.ids.extend(splits.into_iter().map(|split| split.id));
+        self.splits.extend(decoded.iter().cloned());
+        self.tell(Command::AddSplits(decoded));
+        Ok(())
+    }
+
+    fn no_more_splits(&mut self) -> Result<()> {
+        self.no_more = true;
+        Ok(())
+    }
+
+    fn poll_next(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<ReaderOutput<T>>> {
+        if self.splits.is_empty() {
+            return if self.no_more {
+                Poll::Ready(Ok(ReaderOutput::End))
+            } else {
+                Poll::Pending
+            };
+        }
+        loop {
+            if !self.wanted && self.confirming.is_none() {
+                self.wanted = true;
+                self.tell(Command::Want);
+            }
+            self.flush(cx);
+            let Some(link) = &mut self.link else {
+                return Poll::Pending;
+            };
+            if !self.failed
+                && let Poll::Ready(failure) = link.failure.poll_unpin(cx)
+            {
+                self.failed = true;
+                return Poll::Ready(Err(failure.unwrap_or_else(|_| ended_by_itself())));
+            }
+            match link.events.poll_next_unpin(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Err(ended_by_itself())),
+                Poll::Ready(Some(Event::Confirmed(checkpoint))) => {
+                    self.confirming = self.confirming.filter(|waited| *waited > checkpoint);
+                }
+                Poll::Ready(Some(Event::Batch { split, batch })) => {
+                    self.wanted = false;
+                    if !self.paused.contains(&split) && self.confirming.is_none() {
+                        return Poll::Ready(self.read(split, batch).map(ReaderOutput::Batch));
+                    }
+                    self.tell(Command::Returned { split, batch });
+                }
+            }
+        }
+    }
+
+    fn emitted(&mut self, records: usize) {
+        self.current.emitted += records as u64;
+        assert!(
+            self.current.emitted <= self.current.records,
+            "the host reported more records emitted than it was given"
+        );
+        self.report();
+    }
+
+    fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Vec<Split>> {
+        self.tell(Command::Snapshot(checkpoint));
+        Ok(Vec::new())
+    }
+
+    fn checkpoint_completed(&mut self, checkpoint: CheckpointId) -> Result<()> {
+        if self.settings.subscriber.await_ack_confirmation.is_some() && self.link.is_some() {
+            self.confirming = Some(checkpoint);
+        }
+        self.tell(Command::Completed(checkpoint));
+        Ok(())
+    }
+
+    fn pause_splits(&mut self, pause: &[SplitId], resume: &[SplitId]) {
+        for (at, id) in self.ids.iter().enumerate() {
+            if pause.contains(id) {
+                self.paused.insert(at);
+            }
+            if resume.contains(id) {
+                self.paused.remove(&at);
+            }
+        }
+        self.tell(Command::Pause {
+            pause: pause.to_vec(),
+            resume: resume.to_vec(),
+        });
+    }
+
+    fn poll_close(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<()>> {
+        if !self.closing {
+            self.closing = true;
+            if let Some(link) = &mut self.link
+                && !self.failed
+                && let Ok(Some(error)) = link.failure.try_recv()
+            {
+                self.metrics.unreported.increment();
+                warn!(error = %error.report(), "a failure was found only by the close");
+            }
+            self.tell(Command::Close);
+        }
+        self.flush(cx);
+        let Some(link) = &mut self.link else {
+            return Poll::Ready(Ok(()));
+        };
+        // Whatever it still sends is of no use, but must not keep it waiting.
+        while let Poll::Ready(Some(_)) = link.events.poll_next_unpin(cx) {}
+        match link.task.poll_ended(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(ended) => {
+                if let Err(panic) = ended {
+                    warn!(%panic, "the I/O task of a Pub/Sub reader panicked");
+                }
+                self.link = None;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+fn ended_by_itself() -> Error {
+    Error::bug("the I/O task of a Pub/Sub reader ended by itself")
+}
