@@ -1,6 +1,6 @@
 //! Emulators: finds and runs Google's own emulators for the tests that want an independent party.
 //!
-//! A test calls [`require_bigtable`]. Where the emulator is installed it gets a fresh one on a port
+//! A test calls [`require_bigtable`] or [`require_pubsub`]. Where the emulator is installed it gets a fresh one on a port
 //! of its own. Where it is not, the test returns early and *says so*: the absence is printed and
 //! written to the file that [`NOT_RUN_FILE`] names, from which `cargo xtask test` counts it, with
 //! the command that installs what is missing. In CI (`CI=true`) the same absence is a panic, so
@@ -18,13 +18,17 @@
 //! - An emulator dies with the value that owns it, and with the process that owns the value, even
 //!   when that process is killed (`guard`).
 //! - An emulator that is installed and does not start is a failure everywhere, never a "not run".
-//! - The emulator picks its port itself, so no two of them can race for one.
+//! - The Bigtable emulator picks its port itself, so no two of them can race for one. The Pub/Sub emulator does not say
+//!   which port it picked, so it is told one that was free, and another if that was taken meanwhile.
 //!
 //! # Not here
 //!
 //! Our own simulated services: they are the crate `aqueduct-sim`.
 
 mod guard;
+mod pubsub;
+
+pub use pubsub::{PUBSUB_BINARY, PubSubEmulator, require_pubsub};
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -254,6 +258,16 @@ impl Emulator {
         phrase: &str,
         limit: Duration,
     ) -> Result<Self, EmulatorError> {
+        Self::launch_until(binary, args, |output| address_after(phrase, output), limit)
+    }
+
+    /// As [`launch`](Self::launch), for one that says it in other words.
+    fn launch_until(
+        binary: PathBuf,
+        args: &[&OsStr],
+        listens: impl Fn(&str) -> Option<SocketAddr>,
+        limit: Duration,
+    ) -> Result<Self, EmulatorError> {
         let deadline = Instant::now() + limit;
         let process = match Guarded::spawn(&binary, args) {
             Ok(process) => process,
@@ -262,7 +276,7 @@ impl Emulator {
         let address = loop {
             // Waiting first and looking second: an emulator that wrote and ended is looked at too.
             let waited = process.wait_for_output(deadline);
-            if let Some(address) = address_after(phrase, &process.output()) {
+            if let Some(address) = listens(&process.output()) {
                 break address;
             }
             match waited {

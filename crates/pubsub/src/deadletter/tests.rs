@@ -1,8 +1,91 @@
 //! The pure parts: what a dead letter says. The rest meets the simulated service in `tests/it`.
 
+use std::cell::RefCell;
+use std::task::Waker;
+
+use aqueduct_connector::clock::ManualClock;
+use aqueduct_testkit::TestContext;
 use proptest::prelude::*;
+use tokio::sync::oneshot;
 
 use super::*;
+use crate::client::publish::Attempt;
+use crate::client::topic_admin::TopicAdmin;
+
+type Answer = oneshot::Sender<Result<(), StatusChain>>;
+
+/// A service whose answers a test gives.
+#[derive(Clone, Default)]
+struct Scripted(Rc<RefCell<Vec<Answer>>>);
+
+impl PublishClient for Scripted {
+    fn publish(&self, _: PublishCall) -> Attempt {
+        let (answer, answered) = oneshot::channel();
+        self.0.borrow_mut().push(answer);
+        Box::pin(async move { answered.await.expect("the test answers") })
+    }
+}
+
+impl Dial for Scripted {
+    fn client(&self) -> Result<Rc<dyn PublishClient>> {
+        Ok(Rc::new(self.clone()))
+    }
+
+    fn admin(&self) -> Result<Rc<dyn TopicAdmin>> {
+        unreachable!("its topic is never created")
+    }
+}
+
+#[derive(Debug)]
+struct Element;
+
+impl FailedElement for Element {
+    fn connector(&self) -> &'static str {
+        "spanner"
+    }
+    fn destination(&self) -> String {
+        "unresolved".to_owned()
+    }
+    fn payload(&self) -> Option<Bytes> {
+        None
+    }
+    fn message(&self) -> String {
+        "no good".to_owned()
+    }
+    fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        None
+    }
+}
+
+/// A result that is there counts although the deadline has passed; without it, the wait is over.
+#[test]
+fn a_result_that_is_there_counts_when_the_deadline_has_passed() {
+    for answered in [true, false] {
+        let clock = ManualClock::new(Timestamp::from_millis(0));
+        let kit = TestContext::new("sink").with_clock(Arc::new(clock.clone()));
+        let queue = PubSubDeadLetterQueue::builder()
+            .topic(TopicDestination::new("p", "t").expect("valid"))
+            .build()
+            .expect("valid");
+        let service = Scripted::default();
+        let mut live = Live::new(queue.0.clone(), &kit.subtask(0, 1), &service).expect("opens");
+        let mut cx = PollContext::from_waker(Waker::noop());
+        live.offer(&Element).expect("taken");
+        assert!(live.poll_flush(&mut cx).is_pending());
+        if answered {
+            let answer = service.0.borrow_mut().pop().expect("sent");
+            answer.send(Ok(())).expect("awaited");
+        }
+        clock.advance(Duration::from_secs(61));
+        match live.poll_flush(&mut cx) {
+            Poll::Ready(Ok(())) => assert!(answered),
+            Poll::Ready(Err(error)) => {
+                assert!(!answered && error.to_string().contains("1 of 1"), "{error}");
+            }
+            Poll::Pending => panic!("the deadline has passed"),
+        }
+    }
+}
 
 #[test]
 fn an_error_is_cut_between_characters_and_marked() {

@@ -1,0 +1,17 @@
+//! Everything that needs a service: simulated, or Google's emulator where it is installed.
+
+mod deadletter_queue;
+mod sink_bounds;
+mod sink_conformance;
+mod sink_docs;
+mod sink_emulator;
+mod sink_passes;
+mod sink_publishing;
+mod sink_simulation;
+mod sink_world;
+mod source_conformance;
+mod source_docs;
+mod source_reading;
+mod source_startup;
+mod source_streams;
+mod source_support;
