@@ -57,7 +57,7 @@ const PROGRESS_EVERY: u32 = 1_024;
 /// Answered requests whose buffers are kept for new batches.
 const KEPT_BUFFERS: usize = 32;
 /// Buffers that grew beyond this for one large message are not kept.
-const LARGEST_KEPT_BUFFER: usize = 2 << 20;
+const LARGEST_KEPT_BUFFER: usize = 128 << 10;
 /// Requests in flight on a connection (PS-SINK-06).
 const REQUESTS_A_CHANNEL: usize = 100;
 /// A writer at its bounds that has seen no completion for this long sends what is still being batched (PS-SINK-08).
@@ -275,6 +275,10 @@ impl Drive {
     pub(super) fn poll_progress(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<()>> {
         self.turn(cx, Push::Due);
         self.check()?;
+        if self.has_room() {
+            // Whoever waited for room has it; time from here on is no wait.
+            self.progress.done();
+        }
         Poll::Pending
     }
 

@@ -3,6 +3,7 @@
 mod deadletter_queue;
 mod sink_bounds;
 mod sink_conformance;
+mod sink_crash;
 mod sink_docs;
 mod sink_emulator;
 mod sink_passes;
@@ -11,6 +12,7 @@ mod sink_simulation;
 mod sink_world;
 mod source_conformance;
 mod source_docs;
+mod source_emulator;
 mod source_reading;
 mod source_startup;
 mod source_streams;
