@@ -24,7 +24,7 @@ use tracing::warn;
 use super::builder::{DeserializationFailurePolicy, OrderingMode, Settings};
 use super::deserialize::MessageDeserializer;
 use super::io::ledger::{Handed, Handle};
-use super::io::{Command, Event, Link, start};
+use super::io::{Command, HandedBatch, Link, start};
 use super::message::ReceivedMessage;
 use super::metrics::ReaderMetrics;
 use super::split::SubscriptionSplit;
@@ -300,17 +300,22 @@ impl<T> SourceReader<T> for Reader<T> {
                 self.failed = true;
                 return Poll::Ready(Err(failure.unwrap_or_else(|_| ended_by_itself())));
             }
-            match link.events.poll_next_unpin(cx) {
+            while let Poll::Ready(Some(confirmed)) = link.confirmed.poll_next_unpin(cx) {
+                self.confirming = self.confirming.filter(|waited| *waited > confirmed);
+            }
+            if !self.wanted && self.confirming.is_none() {
+                // It was waited for until now.
+                continue;
+            }
+            match link.batches.poll_next_unpin(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Err(ended_by_itself())),
-                Poll::Ready(Some(Event::Confirmed(checkpoint))) => {
-                    self.confirming = self.confirming.filter(|waited| *waited > checkpoint);
-                }
-                Poll::Ready(Some(Event::Batch { split, batch })) => {
+                Poll::Ready(Some(HandedBatch { split, messages })) => {
                     self.wanted = false;
                     if !self.paused.contains(&split) && self.confirming.is_none() {
-                        return Poll::Ready(self.read(split, batch).map(ReaderOutput::Batch));
+                        return Poll::Ready(self.read(split, messages).map(ReaderOutput::Batch));
                     }
+                    let batch = messages;
                     self.tell(Command::Returned { split, batch });
                 }
             }
@@ -371,7 +376,8 @@ impl<T> SourceReader<T> for Reader<T> {
             return Poll::Ready(Ok(()));
         };
         // Whatever it still sends is of no use, but must not keep it waiting.
-        while let Poll::Ready(Some(_)) = link.events.poll_next_unpin(cx) {}
+        while let Poll::Ready(Some(_)) = link.batches.poll_next_unpin(cx) {}
+        while let Poll::Ready(Some(_)) = link.confirmed.poll_next_unpin(cx) {}
         match link.task.poll_ended(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(ended) => {

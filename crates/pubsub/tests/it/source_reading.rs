@@ -585,3 +585,79 @@ async fn an_id_that_can_never_be_acked_waits_for_its_redelivery_unemitted() {
     assert_eq!(host.emitted_count(), 1);
     world.close(host).await;
 }
+
+#[tokio::test]
+async fn a_host_that_takes_nothing_bounds_what_is_buffered_and_leases_go_on() {
+    let world = World::new().await;
+    world.sub.set_messages_per_response(7);
+    world.publish("m", 300);
+    let fifty = options()
+        .subscriber_buffer_max_messages(messages(50))
+        .first_checkpoint_timeout(Duration::ZERO);
+    let mut host = world.start(world.builder().subscriber_options(fifty));
+    step_until(&mut host, "a batch", |host| host.outstanding(0) > 0).await;
+    until(LIMIT, "the buffer to fill", || {
+        world.metric(metrics::BUFFERED_MESSAGES) >= 50
+    })
+    .await;
+    for _ in 0..5 {
+        world.sub.close_streams(Code::Unavailable);
+        world.advance_with_leases(4).await;
+    }
+    world.advance_with_leases(600).await;
+    let buffered = world.metric(metrics::BUFFERED_MESSAGES);
+    assert!((50..=57).contains(&buffered), "{buffered}");
+    assert_eq!(world.metric(metrics::LEASES_LOST), 0);
+    let mut steps = 0;
+    while host.emitted_count() < 300 {
+        steps += 1;
+        assert!(steps < 50_000, "no progress");
+        if steps % 20 == 0 {
+            world.advance(Duration::from_millis(100));
+        }
+        host.try_step().await.expect("reads on");
+    }
+    host.checkpoint().await.expect("checkpoints");
+    world.until("every ack", |sub| sub.backlog() == 0).await;
+    world.close(host).await;
+}
+
+#[tokio::test]
+async fn two_subscriptions_of_one_topic_are_both_acknowledged_although_their_ids_are_equal() {
+    let world = World::new().await;
+    let other = world
+        .sim
+        .pubsub()
+        .create_subscription("p", "s2", &world.topic);
+    world.publish("m", 10);
+    let mut host = world.start(world.builder().subscription(destination("s2")));
+    host.run_to(20).await.expect("both copies");
+    host.checkpoint().await.expect("checkpoints");
+    until(LIMIT, "the acks of both", || {
+        world.sub.backlog() == 0 && other.backlog() == 0
+    })
+    .await;
+    world.close(host).await;
+}
+
+#[tokio::test]
+async fn a_key_file_that_cannot_be_used_shows_neither_path_nor_content() {
+    let source = aqueduct_pubsub::PubSubSource::<String>::builder()
+        .subscription(destination("s"))
+        .deserializer(deserialize)
+        .service_account_key_file("/nowhere/secret-name.json")
+        .build()
+        .expect("the file is read where the job runs");
+    let kit = TestContext::new("source");
+    let source: std::sync::Arc<dyn aqueduct_connector::source::Source<String>> =
+        std::sync::Arc::new(source);
+    let mut host = aqueduct_testkit::SourceHost::start(source, &kit, 1).expect("starts");
+    let error = failure(&mut host).await;
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(
+        !error.report().contains("secret-name"),
+        "{}",
+        error.report()
+    );
+    host.close().await.expect("closes");
+}

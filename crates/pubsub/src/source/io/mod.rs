@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //!
-//! - The task owns all of it; the owner of the reader is reached by two bounded channels only, in order.
+//! - The task owns all of it; it and the owner of the reader reach each other by bounded channels only, in order.
 //! - The task never waits for the owner: at most one batch is asked for and under way.
 //! - At a bound it leaves streams unread; leases go on.
 //! - After a close no task, timer, lease extension or request of the reader remains.
@@ -36,8 +36,10 @@ pub(super) use task::start;
 
 /// Commands that may wait for the task.
 pub(super) const COMMANDS: usize = 256;
-/// Events that may wait for the owner: a batch, and that acknowledgements were confirmed.
-const EVENTS: usize = 4;
+/// Batches that may wait for the owner, who asks for one at a time; the sender itself has room for one.
+const BATCHES: usize = 0;
+/// Confirmations that may wait for the owner; a later one says more than an earlier one.
+const CONFIRMATIONS: usize = 0;
 
 /// What the owner tells the task.
 #[derive(Debug)]
@@ -75,21 +77,19 @@ pub(super) enum Command {
     Close,
 }
 
-/// What the task tells the owner.
+/// Messages of one split, for the owner.
 #[derive(Debug)]
-pub(super) enum Event {
-    Batch {
-        split: usize,
-        batch: Vec<Handed>,
-    },
-    /// The acknowledgements of completed checkpoints up to this one were answered.
-    Confirmed(CheckpointId),
+pub(super) struct HandedBatch {
+    pub(super) split: usize,
+    pub(super) messages: Vec<Handed>,
 }
 
 /// The owner's ends of the channels, and the task.
 pub(super) struct Link {
     pub(super) commands: futures::channel::mpsc::Sender<Command>,
-    pub(super) events: futures::channel::mpsc::Receiver<Event>,
+    pub(super) batches: futures::channel::mpsc::Receiver<HandedBatch>,
+    /// Up to which checkpoint acknowledgements that were waited for are answered.
+    pub(super) confirmed: futures::channel::mpsc::Receiver<CheckpointId>,
     pub(super) failure: futures::channel::oneshot::Receiver<Error>,
     pub(super) task: aqueduct_connector::Task,
 }

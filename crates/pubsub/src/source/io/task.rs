@@ -21,7 +21,7 @@ use super::flow::{Caps, Load, to_park};
 use super::ledger::{Claim, Handle};
 use super::settle::{Answer, Batch, Outcome, is_transient};
 use super::split::{Phase, SplitIo, Told, Why};
-use super::{COMMANDS, Command, EVENTS, Event, Link};
+use super::{BATCHES, COMMANDS, CONFIRMATIONS, Command, HandedBatch, Link};
 use crate::client::ack::{AckClient, Kind, Said, verdicts};
 use crate::source::builder::Settings;
 use crate::source::metrics::ReaderMetrics;
@@ -59,7 +59,8 @@ pub(in crate::source) fn start(
     // Unread streams must not hold up acknowledgements, so those have a connection of their own.
     let unary = ChannelPool::new(context, endpoint, tokens, PoolOptions::default())?;
     let (commands, inbox) = mpsc::channel(COMMANDS);
-    let (outbox, events) = mpsc::channel(EVENTS);
+    let (outbox, batches) = mpsc::channel(BATCHES);
+    let (confirmations, confirmed) = mpsc::channel(CONFIRMATIONS);
     let (fail, failure) = oneshot::channel();
     let now = context.clock.now();
     let mut random = context.random();
@@ -75,6 +76,8 @@ pub(in crate::source) fn start(
         client,
         inbox,
         outbox,
+        confirmations,
+        unsent: None,
         fail: Some(fail),
         splits: Vec::new(),
         calls: FuturesUnordered::new(),
@@ -92,7 +95,8 @@ pub(in crate::source) fn start(
     };
     Ok(Link {
         commands,
-        events,
+        batches,
+        confirmed,
         failure,
         task: context.spawn.spawn("pubsub-reader", Box::pin(task)),
     })
@@ -141,7 +145,10 @@ struct ReaderTask {
     /// Unique; `client_id`s begin so.
     client: String,
     inbox: mpsc::Receiver<Command>,
-    outbox: mpsc::Sender<Event>,
+    outbox: mpsc::Sender<HandedBatch>,
+    confirmations: mpsc::Sender<CheckpointId>,
+    /// A confirmation that found no room.
+    unsent: Option<CheckpointId>,
     /// Taken by the first failure.
     fail: Option<oneshot::Sender<Error>>,
     splits: Vec<SplitIo>,
@@ -180,6 +187,7 @@ impl Future for ReaderTask {
             progress |= this.progress_splits(now);
             progress |= this.send(now);
             progress |= this.hand_over(now);
+            this.confirm_to_owner(cx);
             this.look_at_deadlines(now);
             this.show(now);
             if this.is_over(now) {
@@ -330,8 +338,17 @@ impl ReaderTask {
 
     fn confirmed(&mut self) {
         if let Some(confirm) = self.confirm.take_if(|confirm| confirm.outstanding == 0) {
-            // If there is no room the owner is not polling, and earlier events are as good: it hears of the next.
-            let _ = self.outbox.try_send(Event::Confirmed(confirm.checkpoint));
+            self.unsent = Some(confirm.checkpoint);
+        }
+    }
+
+    fn confirm_to_owner(&mut self, cx: &mut PollContext<'_>) {
+        if let Some(checkpoint) = self.unsent
+            && self.confirmations.poll_ready(cx).is_ready()
+        {
+            // If the owner is gone, nobody is left to tell.
+            let _ = self.confirmations.start_send(checkpoint);
+            self.unsent = None;
         }
     }
 
@@ -469,7 +486,7 @@ impl ReaderTask {
 
     /// Parks paused splits that the budget has no room for.
     fn keep_budget(&mut self, now: Moment) -> bool {
-        if self.closing.is_some() {
+        if self.closing.is_some() || !self.splits.iter().any(SplitIo::is_parkable) {
             return false;
         }
         let loads: Vec<Load> = self
@@ -677,7 +694,10 @@ impl ReaderTask {
             self.turn = at + 1;
             self.wanted = false;
             // The owner asks for one batch at a time, so there is room; if it is gone, nobody is left to tell.
-            let _ = self.outbox.try_send(Event::Batch { split: at, batch });
+            let _ = self.outbox.try_send(HandedBatch {
+                split: at,
+                messages: batch,
+            });
             return true;
         }
         false
