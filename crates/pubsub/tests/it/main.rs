@@ -12,6 +12,7 @@ mod sink_simulation;
 mod sink_world;
 mod source_conformance;
 mod source_docs;
+mod source_emulator;
 mod source_reading;
 mod source_startup;
 mod source_streams;
