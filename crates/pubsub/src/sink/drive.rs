@@ -171,6 +171,8 @@ pub(super) struct Drive {
     unpolled: bool,
     since_progress: u32,
     progress: Progress,
+    /// The wait under way is one for room, not a flush.
+    waits_for_room: bool,
     timer: Box<dyn Timer>,
     timer_at: Option<Moment>,
     /// When a close gives up on answers, once it has begun.
@@ -209,6 +211,7 @@ impl Drive {
             max_bytes: to_usize(options.max_in_flight_bytes.0),
             max_calls: options.channels as usize * REQUESTS_A_CHANNEL,
             progress: Progress::new(options.publish_progress_timeout),
+            waits_for_room: false,
             timer: clock.timer(),
             timer_at: None,
             client: None,
@@ -268,6 +271,7 @@ impl Drive {
             self.progress.done();
             return Poll::Ready(Ok(()));
         }
+        self.waits_for_room = true;
         self.wait("room for the next record", now, cx)
     }
 
@@ -275,8 +279,9 @@ impl Drive {
     pub(super) fn poll_progress(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<()>> {
         self.turn(cx, Push::Due);
         self.check()?;
-        if self.has_room() {
+        if self.waits_for_room && self.has_room() {
             // Whoever waited for room has it; time from here on is no wait.
+            self.waits_for_room = false;
             self.progress.done();
         }
         Poll::Pending
@@ -292,6 +297,7 @@ impl Drive {
         self.check()?;
         // By count: a message can encode to no bytes.
         if self.messages > 0 || !self.is_settled() {
+            self.waits_for_room = false;
             return self.wait("every outstanding publish", now, cx);
         }
         self.progress.done();
