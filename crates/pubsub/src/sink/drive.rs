@@ -300,15 +300,16 @@ impl Drive {
             self.waits_for_room = false;
             return self.wait("every outstanding publish", now, cx);
         }
-        self.progress.done();
         match self.handler.poll_flush(cx) {
-            Poll::Pending => return Poll::Pending,
+            // The handler has limits of its own; a wait for it is warned about all the same.
+            Poll::Pending => return self.wait("the failure handler's flush", now, cx),
             Poll::Ready(Err(error)) => {
                 self.fail(error);
                 self.check()?;
             }
             Poll::Ready(Ok(())) => {}
         }
+        self.progress.done();
         if flush == Flush::Checkpoint {
             self.sweep_idle(now);
         }
@@ -664,12 +665,17 @@ impl Drive {
         self.progress.waiting(now);
         // The budget is for publishes; creations, back-offs and the handler have limits of their own.
         let bounded = self.outstanding() > 0;
+        let what = match self.pass.waits_for() {
+            _ if !self.routed.is_empty() => "the failure handler",
+            Some(step) => step,
+            None => what,
+        };
         match self.progress.check(now, bounded) {
             Stall::No => {}
             Stall::Warn(idle) => warn!(
                 connector = super::CONNECTOR,
                 subtask = %self.context.subtask,
-                waiting_for = self.pass.waits_for().unwrap_or(what),
+                waiting_for = what,
                 no_completion_for = ?idle,
                 in_flight_messages = self.messages - self.parked,
                 parked_messages = self.parked,

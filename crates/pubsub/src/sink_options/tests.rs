@@ -131,3 +131,15 @@ fn creation_settings_that_cannot_work_are_refused_by_name() {
         assert!(error.contains(option), "{error}");
     }
 }
+
+#[test]
+fn a_byte_threshold_above_the_byte_bound_is_warned_about_and_works() {
+    let log = aqueduct_testkit::log::capture();
+    let options = PublisherOptions::new().max_in_flight_bytes(ByteSize(999_999));
+    assert_eq!(options.check(), Ok(()));
+    let warning = log.one_warning("batches leave at that bound");
+    assert_eq!(
+        warning.field("bound").map(|field| field.trim_matches('"')),
+        Some(MAX_IN_FLIGHT_BYTES.key())
+    );
+}

@@ -128,6 +128,42 @@ async fn a_wait_without_a_completion_warns_and_then_fails_naming_the_option() {
 }
 
 #[tokio::test]
+async fn a_wait_for_the_handler_is_warned_about_and_never_ended_by_the_budget() {
+    let log = capture();
+    let world = World::on_manual_clock().await;
+    let mut host = world.host_with(patient().publish_progress_timeout(Duration::from_secs(100)));
+    host.write_all([Record::new("a")]).await.expect("well");
+    host.checkpoint().await.expect("well");
+    world.handled.hold();
+    for (minute, waiting_for) in ["the failure handler's flush", "the failure handler"]
+        .into_iter()
+        .enumerate()
+    {
+        if minute > 0 {
+            // Now a record waits for it too.
+            host.write_all([Record::new("b").how(How::Refused)])
+                .await
+                .expect("offered");
+        }
+        log.clear();
+        assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+        world.advance(Duration::from_secs(500));
+        assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+        let warning = log.one_warning("no publish to Pub/Sub completes");
+        assert_eq!(warning.field("waiting_for"), Some(waiting_for));
+        if minute == 0 {
+            world.handled.release();
+            host.checkpoint().await.expect("well");
+            world.handled.hold();
+        }
+    }
+    world.handled.release();
+    host.checkpoint().await.expect("well");
+    assert_eq!(world.handled.handled(), 1);
+    host.finish().await.expect("well");
+}
+
+#[tokio::test]
 async fn an_ordered_outage_ends_by_the_watch_and_an_unordered_one_by_its_retries() {
     for ordered in [true, false] {
         let world = World::on_manual_clock().await;
