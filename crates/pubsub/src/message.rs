@@ -142,6 +142,7 @@ fn varint_len(value: u64) -> usize {
     (((value | 1).ilog2() as usize) + 7) / 7
 }
 
+#[inline]
 fn put_varint(out: &mut impl BufMut, mut value: u64) {
     while value >= 0x80 {
         out.put_u8((value as u8 & 0x7f) | 0x80);

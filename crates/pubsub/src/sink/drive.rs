@@ -327,11 +327,12 @@ impl Drive {
             return Err(error::key_without_ordering(destination));
         }
         let topic = self.find_or_open(destination)?;
+        let size = message.encoded_len();
         self.messages += 1;
-        self.bytes += message.encoded_len();
+        self.bytes += size;
         self.since_progress += 1;
         match topic {
-            Some(topic) => self.hand_over(topic, message),
+            Some(topic) => self.hand_over(topic, message, size),
             None => {
                 self.held = Some(Box::new(Held {
                     destination: destination.clone(),
@@ -378,9 +379,8 @@ impl Drive {
 
     // --- Batches ---
 
-    /// Puts a counted message into its queue's batch.
-    fn hand_over(&mut self, topic: TopicId, message: &Message) {
-        let size = message.encoded_len();
+    /// Puts a counted message of `size` encoded bytes into its queue's batch.
+    fn hand_over(&mut self, topic: TopicId, message: &Message, size: usize) {
         self.metrics.new_records += 1;
         self.metrics.new_bytes += size as u64;
         let entry = self.topics.get_mut(topic);
@@ -396,11 +396,9 @@ impl Drive {
     /// Puts a message into the queue's batch, which leaves if it is full.
     fn put(&mut self, id: QueueId, item: &Item<'_>, size: usize, sequence: u64) {
         let limits = self.limits;
-        let overflows = |open: &OpenBatch| open.would_overflow(limits, size);
-        if self.topics.queue(id).open.as_ref().is_some_and(overflows) {
+        let fits = |open: &OpenBatch| !open.would_overflow(limits, size);
+        if !self.topics.queue(id).open.as_ref().is_some_and(fits) {
             self.seal(id);
-        }
-        if self.topics.queue(id).open.is_none() {
             self.begin_batch(id);
         }
         let open = self.topics.queue(id).open.as_mut().expect("begun above");

@@ -72,7 +72,9 @@ impl Drive {
         let Some(held) = self.held.take() else { return };
         self.unpolled = true;
         match self.find_or_open(&held.destination) {
-            Ok(Some(topic)) => self.hand_over(topic, &held.message),
+            Ok(Some(topic)) => {
+                self.hand_over(topic, &held.message, held.message.encoded_len());
+            }
             Ok(None) => self.held = Some(held),
             Err(error) => self.fail(error),
         }

@@ -6,6 +6,7 @@ use std::task::{self, Poll};
 use aqueduct_connector::{Moment, Result, StatusChain};
 use bytes::Bytes;
 
+use super::super::batch::Slot;
 use super::super::error::{self, Failure, Verdict, redacted};
 use super::super::request::{Next, Request};
 use super::{
@@ -48,9 +49,8 @@ impl Drive {
     fn on_published(&mut self, request: Request<Tag>) {
         self.rejections = 0;
         let Request { tag, sealed, .. } = request;
-        for slot in &sealed.slots {
-            self.release(tag.topic, slot.size());
-        }
+        let bytes = sealed.slots.iter().map(Slot::size).sum();
+        self.release(tag.topic, sealed.slots.len(), bytes);
         if let Kind::Queue(queue) = tag.kind {
             self.topics.queue(queue).in_flight -= 1;
             self.advance_queue(queue);
@@ -159,11 +159,11 @@ impl Drive {
         self.topics.get_mut(topic).parked.push_front(parked);
     }
 
-    /// Gives a message's count and bytes back: it is published, routed or given up.
-    fn release(&mut self, topic: TopicId, size: usize) {
-        self.messages -= 1;
-        self.bytes -= size;
-        self.topics.get_mut(topic).pending -= 1;
+    /// Gives the count and the bytes of messages back: they are published, routed or given up.
+    fn release(&mut self, topic: TopicId, messages: usize, bytes: usize) {
+        self.messages -= messages;
+        self.bytes -= bytes;
+        self.topics.get_mut(topic).pending -= messages;
     }
 
     // --- Rejections ---
@@ -214,7 +214,7 @@ impl Drive {
                 ..
             }) = self.routed.pop_front()
             {
-                self.release(topic, size);
+                self.release(topic, 1, size);
             }
             if let Err(error) = verdict {
                 self.fail(error);
