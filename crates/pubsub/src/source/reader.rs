@@ -12,7 +12,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context as PollContext, Poll};
+use std::task::{Context as PollContext, Poll, Waker};
 
 use aqueduct_connector::source::{
     Batch, Collector, ReaderOutput, Record, SourceReader, Split, SplitId,
@@ -40,6 +40,8 @@ pub(super) struct Reader<T> {
     ids: Vec<SplitId>,
     paused: BTreeSet<usize>,
     no_more: bool,
+    /// Of a host that waits for splits.
+    waker: Option<Waker>,
     /// A batch was asked for and has not come.
     wanted: bool,
     /// Acknowledgements of a completed checkpoint are waited for.
@@ -79,6 +81,7 @@ impl<T> Reader<T> {
             ids: Vec::new(),
             paused: BTreeSet::new(),
             no_more: false,
+            waker: None,
             wanted: false,
             confirming: None,
             failed: false,
@@ -269,11 +272,13 @@ impl<T> SourceReader<T> for Reader<T> {
         self.ids.extend(splits.into_iter().map(|split| split.id));
         self.splits.extend(decoded.iter().cloned());
         self.tell(Command::AddSplits(decoded));
+        self.waker.take().into_iter().for_each(Waker::wake);
         Ok(())
     }
 
     fn no_more_splits(&mut self) -> Result<()> {
         self.no_more = true;
+        self.waker.take().into_iter().for_each(Waker::wake);
         Ok(())
     }
 
@@ -282,6 +287,7 @@ impl<T> SourceReader<T> for Reader<T> {
             return if self.no_more {
                 Poll::Ready(Ok(ReaderOutput::End))
             } else {
+                self.waker = Some(cx.waker().clone());
                 Poll::Pending
             };
         }

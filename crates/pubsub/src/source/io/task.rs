@@ -570,6 +570,8 @@ impl ReaderTask {
             let mut returns = Vec::new();
             let lapsed = split.ledger.lapse(now, &mut returns);
             split.queue.nack(returns, now);
+            // Without extension the lease itself is the period.
+            let period = period.max(split.terms.stream_deadline());
             let untaken = now.since(split.last_taken) >= period;
             let park = lapsed.buffered > 0 && (split.paused || untaken) && self.closing.is_none();
             self.leases_lost_untold += lapsed.buffered + lapsed.kept;
