@@ -413,3 +413,6 @@ impl Queue {
         outcome
     }
 }
+
+#[cfg(test)]
+mod tests;
