@@ -131,26 +131,81 @@ async fn a_close_returns_everything_that_no_checkpoint_covers() {
 }
 
 #[tokio::test]
-async fn a_close_ends_in_time_when_nothing_is_answered() {
+async fn a_close_of_six_splits_sends_all_returns_at_once_and_ends_in_one_timeout() {
     let world = World::new().await;
+    let pubsub = world.sim.pubsub();
+    let quick = options().shutdown_timeout(Duration::from_millis(600));
+    let mut builder = world.builder().subscriber_options(quick);
+    for at in 2..=6 {
+        pubsub.create_subscription("p", &format!("s{at}"), &world.topic);
+        builder = builder.subscription(destination(&format!("s{at}")));
+    }
     world.publish("m", 10);
     let kit = TestContext::new("source");
-    let quick = options().shutdown_timeout(Duration::from_millis(300));
-    let source = arc(world.builder().subscriber_options(quick));
-    let mut host = aqueduct_testkit::SourceHost::start(source, &kit, 1).expect("starts");
-    host.run_to(5).await.expect("reads");
-    world.sub.always(Method::ModifyAckDeadline).silent();
+    let mut host = aqueduct_testkit::SourceHost::start(arc(builder), &kit, 1).expect("starts");
+    host.run_to(60).await.expect("reads");
+    pubsub.always(Method::ModifyAckDeadline).silent();
     let began = std::time::Instant::now();
     host.close().await.expect("a teardown fails no job");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    let took = began.elapsed();
+    assert!(
+        took < Duration::from_secs(3),
+        "one after the other: {took:?}"
+    );
     let total = |name| kit.registry().total(name);
     assert_eq!(total(metrics::SHUTDOWNS_ABANDONED), 1);
     assert_eq!(total(metrics::PENDING_ACKS), 0);
     assert_eq!(
         total(metrics::MESSAGES_NACKED),
-        10,
+        60,
         "all were sent before anything was waited for"
     );
+}
+
+#[tokio::test]
+async fn a_lapse_in_the_buffer_keeps_the_order_of_its_key() {
+    let world = World::with(|settings| settings.enable_message_ordering = true).await;
+    for at in 0..6 {
+        world.topic.publish_keyed("k", format!("k{at}"));
+    }
+    let short = options()
+        .max_ack_extension_period(Duration::from_secs(60))
+        .max_records_per_fetch(messages(1))
+        .first_checkpoint_timeout(Duration::ZERO);
+    let builder = world
+        .builder()
+        .ordering_mode(OrderingMode::PerKey)
+        .subscriber_options(short);
+    let mut host = world.start(builder);
+    host.run_to(1).await.expect("reads");
+    // The period of everything buffered ends while nobody takes it.
+    for _ in 0..90 {
+        world.advance(Duration::from_secs(1));
+        tokio::task::yield_now().await;
+    }
+    until(LIMIT, "the buffer to empty", || {
+        world.metric(metrics::BUFFERED_MESSAGES) <= 1
+    })
+    .await;
+    let mut steps = 0;
+    while host.emitted_count() < 6 {
+        steps += 1;
+        assert!(steps < 50_000, "no progress: {:?}", emitted(&host));
+        if steps % 20 == 0 {
+            world.advance(Duration::from_millis(50));
+            host.checkpoint().await.expect("checkpoints");
+        }
+        host.try_step().await.expect("reads on");
+    }
+    let all = emitted(&host);
+    let mut firsts: Vec<&String> = Vec::new();
+    for text in &all {
+        if !firsts.contains(&text) {
+            firsts.push(text);
+        }
+    }
+    assert!(firsts.is_sorted(), "{all:?}");
+    world.close(host).await;
 }
 
 #[tokio::test]
