@@ -11,6 +11,7 @@ mod sink_publishing;
 mod sink_simulation;
 mod sink_world;
 mod source_conformance;
+mod source_crash;
 mod source_docs;
 mod source_emulator;
 mod source_reading;
