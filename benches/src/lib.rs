@@ -1,1 +1,224 @@
-//! Programs that measure the connectors beside a raw loop.
+//! What the benchmark programs share: processor time, memory, a service in a process of its own.
+//!
+//! Every program measures a connector *beside* a raw loop in one run, prints ratios, and says on what. The service runs
+//! in a second process pinned to one core, the measured client in a process pinned to another, so that processor time is
+//! the client's alone. Absolute figures only orient: machines differ and are noisy.
+
+#![allow(clippy::print_stdout, reason = "these are programs that print a table")]
+
+pub mod raw;
+pub mod sinks;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Processor time that this process has used, user and system.
+///
+/// # Panics
+///
+/// Where `/proc` is missing: the programs run on Linux.
+#[must_use]
+pub fn processor_time() -> Duration {
+    let stat =
+        std::fs::read_to_string("/proc/self/stat").expect("Linux shows a process its own times");
+    // Fields are counted after the command name, which may hold spaces and ends with the last parenthesis.
+    let fields: Vec<&str> = stat[stat.rfind(')').expect("the name is in parentheses") + 2..]
+        .split(' ')
+        .collect();
+    let ticks: u64 = fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<u64>().expect("a number of ticks"))
+        .sum();
+    // USER_HZ is 100 on every Linux that Rust supports.
+    Duration::from_millis(ticks * 10)
+}
+
+/// Peak resident memory of this process in bytes since the last [`reset_peak`].
+///
+/// # Panics
+///
+/// Where `/proc` is missing.
+#[must_use]
+pub fn peak_resident() -> u64 {
+    memory("VmHWM:")
+}
+
+/// Resident memory of this process in bytes.
+///
+/// # Panics
+///
+/// Where `/proc` is missing.
+#[must_use]
+pub fn resident() -> u64 {
+    memory("VmRSS:")
+}
+
+fn memory(field: &str) -> u64 {
+    let status =
+        std::fs::read_to_string("/proc/self/status").expect("Linux shows a process its own memory");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(field))
+        .expect("the field is always there");
+    let kib: u64 = line[field.len()..]
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number of KiB");
+    kib << 10
+}
+
+/// Starts a new peak for [`peak_resident`]; false where the system does not allow it.
+#[must_use]
+pub fn reset_peak() -> bool {
+    std::fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// One measured run of a loop.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Records moved.
+    pub records: u64,
+    /// Wall-clock time.
+    pub wall: Duration,
+    /// Processor time of this process.
+    pub processor: Duration,
+}
+
+impl Run {
+    /// Records a second of processor time.
+    #[must_use]
+    pub fn per_core_second(&self) -> f64 {
+        self.records as f64 / self.processor.as_secs_f64().max(1e-9)
+    }
+
+    /// Records a second of wall-clock time.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.records as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Times `work`, which returns how many records it moved.
+pub async fn measure<W: Future<Output = u64>>(work: W) -> Run {
+    let (wall, processor) = (Instant::now(), processor_time());
+    let records = work.await;
+    Run {
+        records,
+        wall: wall.elapsed(),
+        processor: processor_time().saturating_sub(processor),
+    }
+}
+
+/// The median of several figures.
+///
+/// # Panics
+///
+/// Without figures.
+#[must_use]
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// The simulated service in a process of its own, pinned to the first core.
+pub struct Service {
+    child: Child,
+    endpoint: String,
+}
+
+impl Service {
+    /// Starts this very program again with `--serve`, waits for the address it prints.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start: there is nothing to measure then.
+    #[must_use]
+    pub fn start() -> Self {
+        let program = std::env::current_exe().expect("a running program has a path");
+        let mut child = pinned(0, &program)
+            .arg("--serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the service starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the service prints its address");
+        Self {
+            child,
+            endpoint: line.trim().to_owned(),
+        }
+    }
+
+    /// `host:port`.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command for `program` pinned to `core` where `taskset` exists, else unpinned.
+fn pinned(core: usize, program: &std::path::Path) -> Command {
+    if Command::new("taskset").arg("--version").output().is_ok() {
+        let mut command = Command::new("taskset");
+        command.arg("-c").arg(core.to_string()).arg(program);
+        command
+    } else {
+        Command::new(program)
+    }
+}
+
+/// Serves the simulated services until standard input closes; the body of `--serve`.
+///
+/// # Panics
+///
+/// If the port cannot be opened.
+pub fn serve() {
+    let sim = aqueduct_sim::Sim::start_on_thread(aqueduct_sim::SimConfig::for_benchmarks())
+        .expect("a free port on the loopback interface");
+    let bigtable = sim.bigtable();
+    for table in ["rows".to_owned()]
+        .into_iter()
+        .chain((1..50).map(|at| format!("rows-{at}")))
+    {
+        bigtable
+            .create_table("bench", "discard", &table, &[raw::FAMILY])
+            .start_discarding();
+    }
+    println!("{}", sim.endpoint());
+    let mut line = String::new();
+    // The parent never writes: this returns when it is gone.
+    let _ = std::io::stdin().read_line(&mut line);
+}
+
+/// Runs the measured program again pinned to the second core, unless this is that run already. Returns whether to go on.
+///
+/// # Panics
+///
+/// If the program cannot be started again.
+#[must_use]
+pub fn pin_to_second_core() -> bool {
+    const MARK: &str = "AQUEDUCT_BENCH_PINNED";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("a running program has a path");
+    let status = pinned(1, &program)
+        .args(std::env::args_os().skip(1))
+        .env(MARK, "1")
+        .status()
+        .expect("the program starts again");
+    assert!(status.success(), "the measured run failed");
+    false
+}

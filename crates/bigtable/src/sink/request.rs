@@ -33,8 +33,8 @@ const EXHAUSTED_DELAY: Duration = Duration::from_secs(1);
 pub(super) enum Kind {
     /// A batch.
     Bulk,
-    /// One parked record alone, by its turn in the isolation pass.
-    Solo(u64),
+    /// Parked records, by their turn in the isolation pass.
+    Parked(u64),
     /// Parked entries after a repair.
     Reapply,
 }

@@ -186,7 +186,7 @@ impl Drive {
 
     // --- Isolation ---
 
-    /// Sends parked records alone and takes verdicts in; false if only answers can help.
+    /// Sends parked records in ever smaller groups and takes verdicts in; false if only answers can help.
     fn isolate(&mut self) -> bool {
         let mut moved = false;
         while self.failure.is_none()
@@ -198,12 +198,15 @@ impl Drive {
         }
         while self.failure.is_none()
             && self.guardrail.is_none()
-            && let Some((turn, unit)) = self.isolation.next(self.max_entries, self.max_bytes)
+            && let Some((turn, group)) = self.isolation.next(self.max_entries, self.max_bytes)
         {
-            let (table, entry, load) = (unit.table, unit.entry.clone(), unit.load.clone());
-            let mut batch = self.new_batch(table);
-            batch.push_encoded(&entry, load);
-            self.submit(Request::new(table, Kind::Solo(turn), batch.seal()));
+            let table = group[0].table;
+            let mut batch =
+                OpenBatch::new(0, &self.tables.get(table).head, super::Buffers::default());
+            for unit in group {
+                batch.push_encoded(&unit.entry, unit.load.clone());
+            }
+            self.submit(Request::new(table, Kind::Parked(turn), batch.seal()));
         }
         if self.isolation.is_empty() {
             self.pass = Pass::Draining;

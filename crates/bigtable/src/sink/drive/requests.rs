@@ -95,7 +95,8 @@ impl Drive {
                     .into_iter()
                     .map(|(position, verdict)| {
                         let load = request.slots()[position as usize].load.clone();
-                        (load, verdict.map(|chain| request.unit(position, chain)))
+                        let failed = verdict.map(|chain| request.unit(position, chain));
+                        (position as usize, load, failed)
                     })
                     .collect();
                 let (kind, table, attempts) = (request.kind, request.table, request.attempts());
@@ -114,11 +115,15 @@ impl Drive {
 
     /// Everything that was pending in `request` is applied.
     pub(super) fn on_applied(&mut self, request: Request) {
-        if !matches!(request.kind, Kind::Solo(_)) {
+        if !matches!(request.kind, Kind::Parked(_)) {
             self.rejections = 0;
         }
         match request.kind {
-            Kind::Solo(turn) => self.isolation.answer(turn, None),
+            Kind::Parked(turn) => {
+                for position in request.pending() {
+                    self.isolation.answer(turn, position, None);
+                }
+            }
             Kind::Reapply => {
                 let records = pending(&request).map(|slot| slot.load.records).sum();
                 self.repair.settle(records);
@@ -160,23 +165,24 @@ impl Drive {
         self.put(next.table, &next.key, &next.mutations, load);
     }
 
-    /// Verdicts of a request that was not applied as a whole: what each entry counted for, and the entry if it failed.
+    /// Verdicts of a request that was not applied as a whole: where each entry stood, what it counted for, and the entry if it failed.
     pub(super) fn on_settled(
         &mut self,
         kind: Kind,
         table: TableId,
         alone: bool,
         attempts: u32,
-        settled: Vec<(Load, Option<Unit>)>,
+        settled: Vec<(usize, Load, Option<Unit>)>,
     ) {
-        // A solo request counts when its verdict is taken, in the order of the park.
-        let solo = matches!(kind, Kind::Solo(_));
-        if !solo && settled.iter().any(|(_, failed)| failed.is_none()) {
+        // A parked record counts when its verdict is taken, in the order of the park.
+        let parked = matches!(kind, Kind::Parked(_));
+        if !parked && settled.iter().any(|(_, _, failed)| failed.is_none()) {
             self.rejections = 0;
         }
-        for (load, failed) in settled {
-            if let Kind::Solo(turn) = kind {
-                self.isolation.answer(turn, failed.map(|unit| unit.chain));
+        for (position, load, failed) in settled {
+            if let Kind::Parked(turn) = kind {
+                self.isolation
+                    .answer(turn, position, failed.map(|unit| unit.chain));
                 continue;
             }
             if kind == Kind::Reapply {
