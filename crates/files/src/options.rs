@@ -1,7 +1,7 @@
 //! Every option of this crate, declared once: builders validate through these, and SQL reads the
 //! same declarations.
 
-use aqueduct_connector::options::{ByteSize, Declaration, Default, Opt, TextOpt};
+use aqueduct_connector::options::{ByteSize, Declaration, Default, Opt, TextOpt, reference_page};
 
 /// What to read.
 pub const PATH: TextOpt = TextOpt::new(
@@ -142,4 +142,18 @@ pub fn generator() -> Vec<Declaration> {
         NUMBER_OF_RECORDS.declaration(),
         STRIPES.declaration(),
     ]
+}
+
+/// The generated reference page of both sources' options.
+#[must_use]
+pub fn reference() -> String {
+    let files = reference_page(
+        "File source and generator: options",
+        "Generated from the declarations; edit those. *Builder* names the setter of the Rust API: on \
+         `FileSourceBuilder` here, on `GeneratorSourceBuilder` below.",
+        &files(),
+    );
+    let generator = reference_page("Generator", "On `GeneratorSourceBuilder`.", &generator());
+    // One level below the page's own heading.
+    format!("{files}\n#{generator}")
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_connector::options::{
-    ConfigError, Declaration, Default as From_, Opt, OptionValue, TextOpt,
+    ConfigError, Declaration, Default as From_, Opt, OptionValue, TextOpt, reference_page,
 };
 use aqueduct_connector::{Clock, Result};
 
@@ -277,6 +277,17 @@ pub fn declarations() -> Vec<Declaration> {
         METRICS_ADDRESS.declaration(),
         SEED.declaration(),
     ]
+}
+
+/// The generated reference page of a job's options.
+#[must_use]
+pub fn reference() -> String {
+    reference_page(
+        "Executor: options of a job",
+        "Generated from the declarations; edit those. *Builder* names the setter on `JobConfigBuilder`; an option without \
+         one is set by its key, with `JobConfigBuilder::set`, or as a part of `RestartStrategy`.",
+        &declarations(),
+    )
 }
 
 /// What happens after a failure that a restart may cure.

@@ -4,3 +4,4 @@ mod conformance;
 mod files;
 mod generator;
 mod host;
+mod reference;

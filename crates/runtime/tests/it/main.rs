@@ -9,6 +9,7 @@ mod faults;
 mod flow;
 mod lifecycle;
 mod random;
+mod reference;
 mod rescale;
 mod restore;
 mod support;
