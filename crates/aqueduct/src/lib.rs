@@ -40,6 +40,7 @@
 //! | --- | --- | --- |
 //! | `bigtable` | [`bigtable`]: bulk sink, scan source, key lookup | on |
 //! | `files` | [`files`]: JSON lines, CSV, gzip; a generator | on |
+//! | `pubsub` | [`pubsub`]: source, sink, dead-letter queue for the sinks of every connector | on |
 //! | `gcs`, `s3` | `gs://` and `s3://` URLs for checkpoints and files | off |
 
 #![forbid(unsafe_code)]
@@ -49,5 +50,7 @@ pub use aqueduct_bigtable as bigtable;
 pub use aqueduct_connector as connector;
 #[cfg(feature = "files")]
 pub use aqueduct_files as files;
+#[cfg(feature = "pubsub")]
+pub use aqueduct_pubsub as pubsub;
 pub use aqueduct_runtime as runtime;
 pub use aqueduct_store as store;
