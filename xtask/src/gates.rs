@@ -3,6 +3,7 @@
 //! - A file opens with its page (`//!`).
 //! - It has at most [`LINES`] lines, tests excepted: a longer one has two subjects.
 //! - None of [`WORDS`] stands in its code. Comments and strings may speak of them.
+//! - A link of a Markdown page to a file, or to a heading of one, leads there.
 //!
 //! Generated code, in a folder called `generated`, keeps its own manners.
 
@@ -44,7 +45,7 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
     for folder in ["crates", "benches", "examples", "xtask"] {
         let folder = root.join(folder);
         if folder.is_dir() {
-            rust_files(&folder, &mut files)?;
+            files_of(&folder, "rs", &mut files)?;
         }
     }
     files.sort();
@@ -56,10 +57,53 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
         let name = file.strip_prefix(root).unwrap_or(&file);
         look(name, &fs::read_to_string(&file)?, &mut violations);
     }
+    let mut pages = Vec::new();
+    files_of(root, "md", &mut pages)?;
+    pages.sort();
+    for page in pages {
+        links(root, &page, &mut violations)?;
+    }
     Ok(violations)
 }
 
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Checks the links of one page. Those to the web and those in code are nobody's promise here.
+fn links(root: &Path, page: &Path, violations: &mut Vec<String>) -> io::Result<()> {
+    let shown = page.strip_prefix(root).unwrap_or(page).display();
+    let text = prose(page)?;
+    for rest in text.split("](").skip(1) {
+        let link = rest.split([')', ' ', '\n']).next().unwrap_or_default();
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let target = match file {
+            "" => page.to_owned(),
+            _ => page.with_file_name(file),
+        };
+        let is_it = |line: &str| line.starts_with('#') && anchor(line) == heading;
+        let leads = link.contains("://")
+            || target.exists() && (heading.is_empty() || prose(&target)?.lines().any(is_it));
+        if !leads {
+            violations.push(format!("{shown}: the link to {link} leads nowhere"));
+        }
+    }
+    Ok(())
+}
+
+/// A page without its blocks of code.
+fn prose(page: &Path) -> io::Result<String> {
+    Ok(fs::read_to_string(page)?.split("```").step_by(2).collect())
+}
+
+/// What a link to this heading says.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    words
+        .chars()
+        .filter(kept)
+        .collect::<String>()
+        .replace(' ', "-")
+}
+
+fn files_of(folder: &Path, ending: &str, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -67,9 +111,13 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
         if kind.is_dir() {
             let own = name != "target" && name != "generated";
             if own && !name.as_encoded_bytes().starts_with(b".") {
-                rust_files(&entry.path(), files)?;
+                files_of(&entry.path(), ending, files)?;
             }
-        } else if kind.is_file() && Path::new(&name).extension().is_some_and(|end| end == "rs") {
+        } else if kind.is_file()
+            && Path::new(&name)
+                .extension()
+                .is_some_and(|end| end == ending)
+        {
             files.push(entry.path());
         }
     }
@@ -151,6 +199,30 @@ mod tests {
             assert!(violations("a.rs", &format!("//! A page.\nlet x = \"{word}\";")).is_empty());
         }
         assert!(violations("a.rs", "//! A page.\nmy_todo!()").is_empty());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_found() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let page = root.join("docs/executor.md");
+        let mut found = Vec::new();
+        links(&root, &page, &mut found).expect("the page is readable");
+        assert_eq!(found, Vec::<String>::new());
+        // The same page in another place reaches none of its neighbours.
+        let elsewhere = std::env::temp_dir().join(format!("gates-{}.md", std::process::id()));
+        fs::copy(&page, &elsewhere).expect("the folder is writable");
+        let looked = links(&root, &elsewhere, &mut found);
+        fs::remove_file(&elsewhere).expect("it is ours");
+        looked.expect("the copy is readable");
+        assert!(!found.is_empty());
+    }
+
+    #[test]
+    fn the_anchor_of_a_heading_is_what_pages_link_to() {
+        assert_eq!(
+            anchor("## What it promises, and why"),
+            "what-it-promises-and-why"
+        );
     }
 
     #[test]
