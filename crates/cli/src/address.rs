@@ -1,5 +1,8 @@
 //! Where a command finds Bigtable, and which table it means: options that several commands share.
 
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
 use aqueduct::bigtable::TableDestination;
 
 /// Names a table.
@@ -22,4 +25,19 @@ impl TableArgs {
         TableDestination::of(&self.project, &self.instance, &self.table)
             .map_err(|error| error.to_string())
     }
+}
+
+/// Refuses a `--bigtable` where nothing listens: connectors try an unreachable service again for minutes, as a running job
+/// should; a wrong address is told at once.
+pub(crate) fn check_reachable(address: &str) -> Result<(), String> {
+    let reachable = address
+        .to_socket_addrs()
+        .map_err(|error| format!("--bigtable '{address}' is no reachable HOST:PORT: {error}"))?
+        .any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok());
+    if reachable {
+        return Ok(());
+    }
+    Err(format!(
+        "nothing listens on {address}: start it (`aqueduct sim`, or an emulator) or correct --bigtable"
+    ))
 }

@@ -15,6 +15,7 @@
 
 mod address;
 mod quickstart;
+mod scan;
 mod sim;
 
 use std::io::IsTerminal;
@@ -27,15 +28,9 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
-    /// What to log on standard error, such as 'debug' or 'aqueduct_bigtable=trace'.
-    #[arg(
-        long,
-        global = true,
-        env = "AQUEDUCT_LOG",
-        default_value = "warn",
-        value_name = "FILTER"
-    )]
-    log: String,
+    /// What to log on standard error, such as 'debug' or 'aqueduct_bigtable=trace'. Default: 'warn'.
+    #[arg(long, global = true, env = "AQUEDUCT_LOG", value_name = "FILTER")]
+    log: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -44,16 +39,23 @@ struct Cli {
 enum Command {
     /// Replays real flights into a Bigtable table, with checkpoints, and reads them back.
     Quickstart(quickstart::Args),
+    /// Shows rows of a Bigtable table.
+    Scan(scan::Args),
     /// Serves simulated Google services on a local port, to develop and test against.
     Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let filter = match EnvFilter::builder().parse(&cli.log) {
+    let log = match (&cli.log, &cli.command) {
+        (Some(log), _) => log,
+        (None, Command::Scan(_)) => scan::LOG,
+        (None, _) => "warn",
+    };
+    let filter = match EnvFilter::builder().parse(log) {
         Ok(filter) => filter,
         Err(error) => {
-            eprintln!("error: --log '{}' is no log filter: {error}", cli.log);
+            eprintln!("error: --log '{log}' is no log filter: {error}");
             return ExitCode::from(2);
         }
     };
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         .init();
     let done = match cli.command {
         Command::Quickstart(args) => quickstart::run(args),
+        Command::Scan(args) => scan::run(args),
         Command::Sim(args) => sim::run(args),
     };
     match done {

@@ -8,7 +8,6 @@ mod flights;
 mod readback;
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ use aqueduct::runtime::{
 use aqueduct_sim::{Sim, SimConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::address::TableArgs;
+use crate::address::{TableArgs, check_reachable};
 use crate::{Done, text};
 use flights::Flight;
 
@@ -378,16 +377,7 @@ impl Service {
                 .map(Self::InProcess)
                 .map_err(|error| format!("cannot start the simulated service: {error}"));
         };
-        // The sink retries an unreachable service for minutes, as a running job should; a wrong address is told at once.
-        let reachable = address
-            .to_socket_addrs()
-            .map_err(|error| format!("--bigtable '{address}' is no reachable HOST:PORT: {error}"))?
-            .any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok());
-        if !reachable {
-            return Err(format!(
-                "nothing listens on {address}: start it (`aqueduct sim`, or an emulator) or correct --bigtable"
-            ));
-        }
+        check_reachable(address)?;
         Ok(Self::Elsewhere(address.to_owned()))
     }
 

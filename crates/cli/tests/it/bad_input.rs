@@ -15,7 +15,7 @@ const ROW: &str =
     "2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z\n";
 
 #[track_caller]
-fn refused(said: &Said, words: &[&str]) {
+pub(crate) fn refused(said: &Said, words: &[&str]) {
     assert!(!said.ok, "it should have failed: {said:?}");
     for word in words {
         assert!(
@@ -198,7 +198,7 @@ fn resume(sim: &Sim, dir: &TempDir, events: Option<&str>) -> Said {
 }
 
 /// All files below `dir` whose name begins with `name`.
-fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
+pub(crate) fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

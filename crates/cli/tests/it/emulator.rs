@@ -7,7 +7,7 @@ use aqueduct_testkit::emulator::{not_run, require_bigtable};
 use crate::program::run;
 
 /// The whole data set, if it is there: `AQUEDUCT_FLIGHTS`, or beside the repository.
-fn all_flights() -> Option<PathBuf> {
+pub(crate) fn all_flights() -> Option<PathBuf> {
     let beside = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../../shared/data/flights.csv.gz"
