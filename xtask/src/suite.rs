@@ -44,7 +44,7 @@ struct Step {
     run: fn(&mut Suite) -> Outcome,
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step {
         name: "gates",
         does: "rules about the text of our sources",
@@ -99,6 +99,11 @@ const STEPS: [Step; 11] = [
         name: "rustdoc",
         does: "documentation, no warning allowed",
         run: rustdoc,
+    },
+    Step {
+        name: "quickstart",
+        does: "the first command of the README",
+        run: quickstart,
     },
 ];
 
@@ -187,6 +192,13 @@ impl Suite {
         };
         (outcome, tests.passed)
     }
+}
+
+fn quickstart(suite: &mut Suite) -> Outcome {
+    suite.cargo(
+        &["run", "--release", "--locked", "--", "quickstart"],
+        COMPILE,
+    )
 }
 
 fn text_gates(suite: &mut Suite) -> Outcome {

@@ -13,6 +13,14 @@
     reason = "a program that people read"
 )]
 
+/// Prints a line on standard output; a reader that went away is no failure of ours.
+macro_rules! say {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($argument)*);
+    }};
+}
+
 mod address;
 mod quickstart;
 mod scan;

@@ -77,11 +77,11 @@ pub(crate) fn run(args: Args) -> Done {
             sim.bigtable()
                 .create_table(&table.project, &table.instance, &table.table, &families);
         }
-        println!(
+        say!(
             "simulated Bigtable on {} (plaintext, no credentials)",
             sim.endpoint()
         );
-        println!("tables are kept in memory and are gone when this ends; Ctrl-C ends it");
+        say!("tables are kept in memory and are gone when this ends; Ctrl-C ends it");
         tokio::signal::ctrl_c()
             .await
             .map_err(|error| format!("cannot wait for Ctrl-C: {error}"))?;

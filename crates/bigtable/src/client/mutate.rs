@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aqueduct_cloud::{
-    CallError, CallSpec, ChannelPool, Cookies, Endpoint, PoolOptions, RoutingHeader, TokenProvider,
-    WarmUp, frame,
+    CallError, CallSpec, ChannelPool, Cookies, Endpoint, Origin, PoolOptions, RoutingHeader,
+    TokenProvider, WarmUp, frame,
 };
 use aqueduct_connector::{Code, Context, Result, Status, StatusChain};
 use base64::Engine as _;
@@ -77,6 +77,8 @@ pub(crate) struct CallFailure {
     /// The delay that the service asks for; it makes even a final code retryable (BT-WIRE-03).
     pub(crate) retry_delay: Option<Duration>,
     pub(crate) cookies: Cookies,
+    /// Whether the service itself said so, or the way to it failed.
+    pub(crate) answered: bool,
 }
 
 impl From<CallError> for CallFailure {
@@ -84,6 +86,7 @@ impl From<CallError> for CallFailure {
         Self {
             retry_delay: error.retry_delay(),
             cookies: error.cookies().clone(),
+            answered: error.origin() == Origin::Service,
             chain: redacted(error.statuses()),
         }
     }
@@ -214,6 +217,7 @@ impl DataClient for PoolClient {
                                 chain,
                                 retry_delay: None,
                                 cookies: Cookies::default(),
+                                answered: true,
                             };
                             return AttemptEnd {
                                 answers,

@@ -38,7 +38,7 @@ use aqueduct_connector::clock::Timer;
 use aqueduct_connector::failure::FailureHandler;
 use aqueduct_connector::sink::Flush;
 use aqueduct_connector::stall::StallWatch;
-use aqueduct_connector::{Clock, Context, Error, Moment, Result};
+use aqueduct_connector::{Clock, Context, Error, Moment, Result, StatusChain};
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 
@@ -150,6 +150,8 @@ pub(super) struct Drive {
     unpolled: bool,
     since_progress: u32,
     stall: StallWatch,
+    /// What the way to the service failed with last; named by the warning about silence.
+    last_failure: Option<StatusChain>,
     held_back_since: Option<Moment>,
     timer: Box<dyn Timer>,
     timer_at: Option<Moment>,
@@ -214,6 +216,7 @@ impl Drive {
             unpolled: false,
             since_progress: 0,
             stall: StallWatch::new(),
+            last_failure: None,
             held_back_since: None,
             closed: false,
             context,

@@ -157,7 +157,11 @@ impl Isolation {
     fn take_group(&mut self, left: (usize, usize), idle: bool) -> Option<Vec<Unit>> {
         let mut group: Vec<Unit> = Vec::new();
         // Sending the very records of a refused request together again would tell nothing.
-        let half = if self.open.is_empty() { self.parked.len().div_ceil(2) } else { FIRST_GROUP };
+        let half = if self.open.is_empty() {
+            self.parked.len().div_ceil(2)
+        } else {
+            FIRST_GROUP
+        };
         let (mut bytes, mut mutations) = (0, 0);
         while let Some(unit) = self.parked.front() {
             let (row, load) = (unit.load.row, &unit.load);
@@ -212,16 +216,10 @@ impl Isolation {
         }
     }
 
-    /// Whether more records of `row` follow the verdict just taken.
+    /// Whether more records of `row` follow the verdict just taken. They stand together, and no group is formed past
+    /// them while one is away, so the next is the first of the park.
     pub(super) fn more_of(&self, row: u64) -> bool {
-        let next = self
-            .open
-            .front()
-            .and_then(|turn| turn.members.first())
-            .map(|member| &member.unit)
-            .or(self.parked.front());
-        row != 0 && next.is_some_and(|unit| unit.load.row == row)
-            || row != 0 && self.parked.front().is_some_and(|unit| unit.load.row == row)
+        row != 0 && self.parked.front().is_some_and(|unit| unit.load.row == row)
     }
 
     /// Takes the parked records of `row` out, joined to `first`: the repair must not let them overtake it.

@@ -41,6 +41,8 @@ pub(super) struct Table {
     pub(super) turn: u64,
     /// `recordsSend` and `sendErrors`, if counted.
     pub(super) counters: Option<(Counter, Counter)>,
+    /// Whether the service has applied anything to it.
+    pub(super) written: bool,
 }
 
 /// One instance's client.

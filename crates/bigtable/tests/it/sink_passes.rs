@@ -44,7 +44,11 @@ async fn of_a_refused_batch_only_the_bad_record_reaches_the_handler() {
             1,
             "a parked rejection is not counted"
         );
-        assert_eq!(world.request_sizes(), [3, 2, 1, 1, 1], "halved until each refusal is alone");
+        assert_eq!(
+            world.request_sizes(),
+            [3, 2, 1, 1, 1],
+            "halved until each refusal is alone"
+        );
         host.close()
             .await
             .expect("what was handled is not told again");

@@ -19,6 +19,7 @@ use aqueduct::files::{FileSource, Paced};
 use aqueduct::runtime::{
     Job, JobConfig, JobEnd, JobHandle, JobReport, JobState, RestartStrategy, WatermarkStrategy,
 };
+use aqueduct::store::Store;
 use aqueduct_sim::{Sim, SimConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -26,8 +27,17 @@ use crate::address::{TableArgs, check_reachable};
 use crate::{Done, text};
 use flights::Flight;
 
+/// Exit code of a run that was stopped before its end.
+const STOPPED: u8 = 3;
+/// How long a stop waits for its last checkpoint.
+const LAST_CHECKPOINT: Duration = Duration::from_secs(30);
+
 /// Options of `aqueduct quickstart`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Exit code: 0 complete, 1 failed, 2 wrong arguments, 3 stopped before the end with a last \
+    checkpoint (Ctrl-C or SIGTERM once), 130 ended at once (twice)."
+)]
 pub(crate) struct Args {
     /// Flights to replay: CSV of the shape of the built-in sample, plain or gzip, in any order. Default: the sample.
     #[arg(long, value_name = "FILE")]
@@ -62,6 +72,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// The events of a run and what is known of them.
 struct Events {
     path: String,
+    /// What the job's name says of them, so that checkpoints of other events are refused.
+    identity: String,
     /// Events in the file, if counting them was possible.
     count: Option<u64>,
     rate: Option<NonZeroU64>,
@@ -106,14 +118,17 @@ pub(crate) fn run(args: Args) -> Done {
     }
     let config = config.build().map_err(|error| error.to_string())?;
 
-    println!(
+    say!(
         "replaying {} into {table} on {}",
         events.describe(),
         service.describe()
     );
-    println!(
-        "checkpoints every {:?} in {directory}",
-        args.checkpoint_interval
+    // As the store shows it: a URL may hold a secret.
+    let shown = Store::open(&directory).map_err(|error| error.to_string())?;
+    say!(
+        "checkpoints every {:?} in {}",
+        args.checkpoint_interval,
+        shown.url()
     );
     let started = Instant::now();
     let handle = job.start(config).map_err(text)?;
@@ -128,16 +143,40 @@ pub(crate) fn run(args: Args) -> Done {
     };
     let took = started.elapsed();
 
-    let carriers = readback::read(table.clone(), &service.endpoint()).map_err(|error| {
+    let resumed = report.status.restored_from.is_some();
+    let written = report.operators.last().map_or(0, |sink| sink.records_in);
+    let found = readback::read(table.clone(), &service.endpoint()).map_err(|error| {
         format!(
             "the events are in the table, but reading it back failed: {}",
             error.report()
         )
     })?;
+    let carriers = match found {
+        Some(carriers) => carriers,
+        // The sink creates the table with the first row.
+        None if written == 0 && !resumed => readback::Carriers::new(),
+        None => {
+            return Err(format!(
+                "{table} is gone, though the checkpoints say that this job wrote to it: a simulated service keeps its \
+                 tables in memory only; to replay from the start, delete {}",
+                shown.url()
+            ));
+        }
+    };
     print_carriers(&carriers);
     print_summary(&report, &carriers, took);
-    if matches!(report.end, JobEnd::Stopped { .. }) && args.checkpoint_dir.is_some() {
-        println!("stopped before the end; the same command goes on from the last checkpoint");
+    let ended_early = matches!(report.end, JobEnd::Stopped { .. } | JobEnd::Cancelled);
+    if ended_early {
+        say!(
+            "stopped before the end; with a --checkpoint-dir the same command goes on from the last checkpoint"
+        );
+        return Ok(ExitCode::from(STOPPED));
+    }
+    if written == 0 && resumed {
+        say!(
+            "nothing was left to do: the last run had finished; to replay from the start, delete {}",
+            shown.url()
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,7 +199,7 @@ fn job(
         .max_batch_records(batch)
         .build()?;
     let sink = BigtableSink::builder()
-        .table(table)
+        .table(table.clone())
         .serializer(Flight::encode)
         .create_disposition(CreateDisposition::CreateIfNeeded)
         .table_create_options(
@@ -169,7 +208,8 @@ fn job(
         )
         .emulator_endpoint(endpoint)
         .build()?;
-    let job = Job::new("quickstart");
+    // Checkpoints of other events or another table belong to another job, and are refused.
+    let job = Job::new(format!("quickstart: {} into {table}", events.identity));
     let watermarks = WatermarkStrategy::bounded(Duration::from_secs(3_600));
     let mut flights = match events.rate {
         Some(rate) => job.from_source("flights", Paced::new(source, rate), watermarks),
@@ -190,6 +230,7 @@ async fn watch(handle: &JobHandle, events: &Events) -> Result<Option<JobReport>,
     let mut signals = Signals::new()?;
     let mut stop: Option<std::pin::Pin<Box<dyn Future<Output = Option<String>> + '_>>> = None;
     let mut end = std::pin::pin!(handle.wait());
+    let (mut asked, mut told) = (false, false);
     loop {
         tokio::select! {
             ended = &mut end => {
@@ -200,18 +241,40 @@ async fn watch(handle: &JobHandle, events: &Events) -> Result<Option<JobReport>,
             failure = async { stop.as_mut().expect("guarded").await }, if stop.is_some() => {
                 stop = None;
                 if let Some(failure) = failure {
-                    bar.suspend(|| eprintln!("could not stop: {failure}"));
+                    bar.suspend(|| {
+                        eprintln!("no last checkpoint: {failure}; ending without it, the next run repeats a little more");
+                    });
+                    handle.cancel();
                 }
             }
             () = signals.next() => {
-                if stop.is_some() {
+                if std::mem::replace(&mut asked, true) {
                     bar.abandon();
                     return Ok(None);
                 }
                 bar.suspend(|| eprintln!("stopping with a last checkpoint; once more ends at once"));
-                stop = Some(Box::pin(async { handle.stop(None).await.err().map(text) }));
+                stop = Some(Box::pin(async {
+                    match tokio::time::timeout(LAST_CHECKPOINT, handle.stop(None)).await {
+                        Ok(stopped) => stopped.err().map(text),
+                        Err(_) => Some(format!("it took more than {LAST_CHECKPOINT:?}")),
+                    }
+                }));
             }
-            _ = tick.tick() => show(&bar, handle),
+            _ = tick.tick() => {
+                show(&bar, handle);
+                let status = handle.status();
+                if !told && status.state == JobState::Running {
+                    told = true;
+                    bar.suspend(|| {
+                        if let Some(from) = &status.restored_from {
+                            say!("resuming from {from}");
+                        }
+                        if let Some(address) = status.metrics_address {
+                            say!("status and metrics on http://{address}/");
+                        }
+                    });
+                }
+            }
         }
     }
 }
@@ -257,15 +320,16 @@ fn show(bar: &ProgressBar, handle: &JobHandle) {
 }
 
 fn print_carriers(carriers: &readback::Carriers) {
-    println!();
-    println!("carrier  departures  cancelled  mean delay");
+    say!();
+    say!("carrier  departures  cancelled  mean delay");
     for (code, carrier) in carriers {
         let delay = carrier
             .mean_delay()
             .map_or("-".to_owned(), |minutes| format!("{minutes:.1} min"));
-        println!(
+        say!(
             "{code:<7}  {:>10}  {:>9}  {delay:>10}",
-            carrier.departures, carrier.cancelled
+            carrier.departures,
+            carrier.cancelled
         );
     }
 }
@@ -277,8 +341,8 @@ fn print_summary(report: &JobReport, carriers: &readback::Carriers, took: Durati
         .sum();
     let written = report.operators.last().map_or(0, |sink| sink.records_in);
     let rate = written as f64 / took.as_secs_f64().max(1e-9);
-    println!();
-    println!(
+    say!();
+    say!(
         "{rows} rows in the table; this run wrote {written} in {:.1} s ({rate:.0} a second) with {} checkpoints{}",
         took.as_secs_f64(),
         report.status.completed_checkpoints,
@@ -302,6 +366,10 @@ impl Events {
         let default_rate = if args.events.is_some() { 0 } else { 2_000 };
         Ok(Self {
             count: count_lines(&path).map(|lines| lines.saturating_sub(1)),
+            identity: match &args.events {
+                Some(_) => path.display().to_string(),
+                None => "the built-in sample".to_owned(),
+            },
             path: path.display().to_string(),
             rate: NonZeroU64::new(args.rate.unwrap_or(default_rate)),
             _sample: sample,
@@ -341,7 +409,12 @@ fn sample_dir(lasting: bool) -> Result<(Option<tempfile::TempDir>, PathBuf), Str
 
 /// Lines of a file, for the progress bar only: what cannot be counted is read without one, and the source says what is wrong.
 fn count_lines(path: &Path) -> Option<u64> {
-    let file = std::fs::File::open(path).ok()?;
+    // Counting a pipe would take its content away from the source.
+    let file = std::fs::metadata(path)
+        .ok()
+        .filter(std::fs::Metadata::is_file)
+        .map(|_| path)?;
+    let file = std::fs::File::open(file).ok()?;
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let gzip = reader.fill_buf().ok()?.starts_with(&[0x1f, 0x8b]);
     if gzip {

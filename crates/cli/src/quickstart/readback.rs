@@ -12,7 +12,7 @@ use aqueduct::connector::source::Collector;
 use aqueduct::connector::{Code, Context, Error, Result, Versioned};
 use aqueduct::runtime::{Job, JobConfig, RestartStrategy, WatermarkStrategy};
 
-use super::flights::{DEP_DELAY, FAMILY};
+use super::flights::DEP_DELAY;
 
 /// What one carrier did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,17 +41,10 @@ impl Carrier {
 /// Carriers by code.
 pub(super) type Carriers = BTreeMap<String, Carrier>;
 
-/// Scans the table at `endpoint`.
-pub(super) fn read(table: TableDestination, endpoint: &str) -> Result<Carriers> {
-    // Only the cell that is added up crosses the wire; a cancelled flight has another one, so take one cell of any kind too.
-    let filter = Filter::interleave([
-        Filter::chain([
-            Filter::family_exact(FAMILY),
-            Filter::qualifier_exact(DEP_DELAY),
-            Filter::cells_per_column(1),
-        ]),
-        Filter::chain([Filter::cells_per_row(1), Filter::strip_value()]),
-    ]);
+/// Scans the table at `endpoint`; `None` if there is no such table.
+pub(super) fn read(table: TableDestination, endpoint: &str) -> Result<Option<Carriers>> {
+    // Only what is added up crosses the wire, and a cell that every flight has, since rows without cells are not read.
+    let filter = Filter::qualifier_regex("dep_delay|dest");
     let source = BigtableSource::builder()
         .table(table)
         .filter(filter)
@@ -66,14 +59,13 @@ pub(super) fn read(table: TableDestination, endpoint: &str) -> Result<Carriers> 
         .restart(RestartStrategy::None)
         .build()?;
     match job.run(config) {
-        Ok(_) => Ok(tally.take()),
-        // The sink creates the table with the first row, so without a row there may be none.
+        Ok(_) => Ok(Some(tally.take())),
         Err(error)
             if error
                 .statuses()
                 .is_some_and(|chain| chain.code() == Code::NotFound) =>
         {
-            Ok(Carriers::new())
+            Ok(None)
         }
         Err(error) => Err(error),
     }
@@ -87,9 +79,7 @@ fn departure(row: RowRef<'_>, out: &mut Collector<'_, (String, Carrier)>) -> Res
         .next()
         .unwrap_or_default();
     let carrier = String::from_utf8_lossy(carrier).into_owned();
-    let delay = row
-        .cells()
-        .find(|cell| cell.qualifier() == DEP_DELAY && !cell.value().is_empty());
+    let delay = row.cells().find(|cell| cell.qualifier() == DEP_DELAY);
     let flight = match delay {
         Some(cell) => {
             let minutes = std::str::from_utf8(cell.value())

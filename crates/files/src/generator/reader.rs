@@ -17,6 +17,8 @@ pub(super) struct GeneratorReader<T, G> {
     clock: Arc<dyn Clock>,
     timer: Box<dyn Timer>,
     stripes: Vec<Active>,
+    /// Part of all stripes that this reader was given, finished ones included.
+    share: f64,
     /// `None`: as fast as records are taken.
     pace: Option<Pace>,
     /// The last batch: its stripe and how many of it are yet to be emitted.
@@ -39,6 +41,7 @@ impl<T, G> GeneratorReader<T, G> {
             clock: Arc::clone(&context.clock),
             timer: context.clock.timer(),
             stripes: Vec::new(),
+            share: 0.0,
             pace: settings.records_per_second.map(|_| Pace::new(0.0)),
             emitting: None,
             no_more: false,
@@ -54,15 +57,11 @@ impl<T, G> GeneratorReader<T, G> {
         }
     }
 
-    /// This reader's part of the rate is its part of the stripes.
+    /// This reader's part of the rate is the part of the stripes it was given. What a finished stripe leaves goes to the
+    /// reader's others, or the last records would come ever slower.
     fn share_rate(&mut self) {
         if let (Some(pace), Some(rate)) = (&mut self.pace, self.settings.records_per_second) {
-            let share: f64 = self
-                .stripes
-                .iter()
-                .map(|active| 1.0 / f64::from(active.stripe.of))
-                .sum();
-            pace.set_rate(rate as f64 * share, self.clock.now());
+            pace.set_rate(rate as f64 * self.share.min(1.0), self.clock.now());
         }
     }
 }
@@ -82,6 +81,7 @@ where
     fn add_splits(&mut self, splits: Vec<Split>) -> Result<()> {
         for split in splits {
             let stripe = Stripe::decode(&split.state)?;
+            self.share += 1.0 / f64::from(stripe.of);
             self.stripes.push(Active {
                 id: split.id,
                 stripe,
@@ -107,7 +107,6 @@ where
             .position(|active| active.stripe.run(limit).is_empty());
         if let Some(at) = used_up {
             let finished = self.stripes.swap_remove(at).id;
-            self.share_rate();
             return Poll::Ready(Ok(ReaderOutput::SplitFinished(finished)));
         }
         let lowest = self

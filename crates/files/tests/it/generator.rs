@@ -131,3 +131,27 @@ fn bad_settings_are_refused_by_name() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_bounded_run_keeps_its_rate_to_the_last_record() {
+    use aqueduct_connector::Clock;
+    use aqueduct_testkit::context::TestContext;
+    use aqueduct_testkit::host::SourceHost;
+
+    let source = GeneratorSource::builder(|n| n)
+        .records_per_second(1_000)
+        .limit(3_000)
+        .build()
+        .expect("valid options");
+    let clock =
+        aqueduct_connector::clock::ManualClock::new(aqueduct_connector::Timestamp::from_millis(0));
+    let kit = TestContext::new("generator").with_driven_clock(clock.clone());
+    let mut host =
+        SourceHost::start(std::sync::Arc::new(source), &kit, 1).expect("the source starts");
+    host.run_to_end().await.expect("nothing fails");
+    let took = clock.now().since_origin().as_secs_f64();
+    assert!(
+        (2.8..3.3).contains(&took),
+        "3,000 records at 1,000 a second took {took} s"
+    );
+}

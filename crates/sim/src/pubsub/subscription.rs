@@ -11,6 +11,8 @@
 //!   message given back takes all later ones of its key with it, acked ones included.
 //! - Queues may name entries that are ready no longer; whoever takes from them looks.
 
+mod inspect;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
@@ -20,10 +22,10 @@ use std::{
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as pb;
 
 use super::{
-    clock::{Nanos, nanos, time_at},
+    clock::{Nanos, nanos},
     config::PubSubConfig,
     filter::Filter,
-    manners::{AckFailure, LateAcks, Lease, Manners, SubscriptionCounts},
+    manners::{AckFailure, LateAcks, Manners, SubscriptionCounts},
     message::{Delivery, Stored},
     permits::{End, Mode, Room, Stream, StreamId},
 };
@@ -868,36 +870,5 @@ impl SubState {
             stream.end.get_or_insert_with(|| end.clone());
             stream.wake();
         }
-    }
-
-    // Inspection.
-
-    pub(crate) fn unacked(&self) -> usize {
-        self.unacked
-    }
-
-    pub(crate) fn leased(&self) -> usize {
-        self.leased
-    }
-
-    pub(crate) fn unacked_messages(&self) -> impl Iterator<Item = &Arc<Stored>> {
-        self.entries
-            .values()
-            .filter(|entry| entry.state != State::Acked)
-            .map(|entry| &entry.message)
-    }
-
-    pub(crate) fn leases(&self) -> Vec<Lease> {
-        self.entries
-            .values()
-            .filter_map(|entry| match entry.state {
-                State::Leased { until, stream } => Some(Lease {
-                    message_id: entry.message.message.message_id.clone(),
-                    expires: time_at(until),
-                    stream_open: stream.is_some_and(|id| self.streams.contains_key(&id)),
-                }),
-                _ => None,
-            })
-            .collect()
     }
 }

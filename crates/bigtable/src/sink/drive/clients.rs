@@ -51,6 +51,7 @@ impl Drive {
             used: self.clock.now(),
             turn: 0,
             counters,
+            written: false,
         })
     }
 

@@ -5,7 +5,7 @@
 use std::task;
 
 use aqueduct_connector::Moment;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     Drive, FailedMutation, Failure, Kind, OpenBatch, Pass, Request, TableId, Unit, Verdict, error,
@@ -123,7 +123,15 @@ impl Drive {
         let destination = self.tables.get(table).destination.clone();
         if ensured.created {
             self.metrics.tables_created.increment();
-            info!(table = %destination, "created the table");
+            if std::mem::take(&mut self.tables.get_mut(table).written) {
+                warn!(
+                    table = %destination,
+                    "a table that this writer had written to was gone and was created again: what it held is lost; find \
+                     out who deleted it, and replay the stream if its rows are needed",
+                );
+            } else {
+                info!(table = %destination, "created the table");
+            }
         }
         if !ensured.added.is_empty() {
             self.metrics.families_added.add(ensured.added.len() as u64);

@@ -68,7 +68,11 @@ impl Drive {
     }
 
     pub(super) fn on_attempt(&mut self, id: usize, started: Moment, end: AttemptEnd, now: Moment) {
-        self.stall.answered(now);
+        match &end.result {
+            Err(failure) if !failure.answered => self.last_failure = Some(failure.chain.clone()),
+            // A refusal is an answer as well.
+            Ok(()) | Err(_) => self.stall.answered(now),
+        }
         self.metrics.on_attempt_end(now.since(started));
         let Some(mut request) = self.requests[id].take() else {
             return;
@@ -118,6 +122,7 @@ impl Drive {
         if !matches!(request.kind, Kind::Parked(_)) {
             self.rejections = 0;
         }
+        self.tables.get_mut(request.table).written = true;
         match request.kind {
             Kind::Parked(turn) => {
                 for position in request.pending() {

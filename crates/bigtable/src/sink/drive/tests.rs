@@ -97,6 +97,7 @@ impl DataClient for FakeClient {
             answered.await.unwrap_or_else(|_| AttemptEnd {
                 answers: Answers::new(call.entries),
                 result: Err(CallFailure {
+                    answered: true,
                     chain: StatusChain::new(Status::new(Code::Cancelled, "")),
                     retry_delay: None,
                     cookies: aqueduct_cloud::Cookies::default(),

@@ -156,6 +156,7 @@ impl Drive {
                 in_flight_entries = self.entries,
                 parked_entries = self.parked(),
                 live_tables = self.tables.table_count(),
+                last_failure = self.last_failure.as_ref().map(tracing::field::display),
                 "no answer from Bigtable; the sink gives a request up ten minutes after its first attempt, and the host's \
                  checkpoint timeout (Flink: 10 min, no failure tolerated) may fail the job first with a message that does \
                  not name Bigtable",

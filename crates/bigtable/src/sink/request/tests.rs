@@ -66,6 +66,7 @@ fn answers(entries: usize, told: &[(usize, Code)]) -> Answers {
 
 fn failed(code: Code, retry_delay: Option<Duration>) -> Result<(), CallFailure> {
     Err(CallFailure {
+        answered: true,
         chain: StatusChain::new(Status::new(code, "")),
         retry_delay,
         cookies: Cookies::default(),
