@@ -15,6 +15,7 @@ use std::io::{self, IsTerminal, Write};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as PollContext, Poll};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use aqueduct::bigtable::client::read::RowRef;
 use aqueduct::bigtable::filter::quote;
 use aqueduct::bigtable::range::MAX_ROW_KEY_BYTES;
 use aqueduct::bigtable::source::BigtableSource;
+use aqueduct::bigtable::source::metrics::PLANNED_BYTES;
 use aqueduct::bigtable::{Filter, RowRange, TableDestination};
 use aqueduct::connector::sink::{Flush, RecordInfo, Sink, SinkWriter};
 use aqueduct::connector::source::Collector;
@@ -193,9 +195,11 @@ impl Args {
         &self,
         table: TableDestination,
         format: Format,
+        read: Arc<AtomicU64>,
     ) -> ConnectorResult<BigtableSource<Vec<u8>>> {
         let mut source = BigtableSource::builder().table(table).deserializer(
             move |row: RowRef<'_>, out: &mut Collector<'_, Vec<u8>>| {
+                read.fetch_add(row.content_bytes(), Ordering::Relaxed);
                 let mut text = Vec::new();
                 format.write(row, &mut text);
                 out.emit(text);
@@ -238,7 +242,10 @@ pub(crate) fn run(args: Args) -> Done {
             terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)),
         ),
     };
-    let source = args.source(table.clone(), format).map_err(text)?;
+    let read = Arc::new(AtomicU64::new(0));
+    let source = args
+        .source(table.clone(), format, read.clone())
+        .map_err(text)?;
     if let Some(address) = &args.bigtable {
         check_reachable(address)?;
     }
@@ -259,7 +266,7 @@ pub(crate) fn run(args: Args) -> Done {
         .sink_to("output", output.clone());
     let started = Instant::now();
     let handle = job.start(config).map_err(text)?;
-    let ended = runtime.block_on(watch(&handle, &output));
+    let ended = runtime.block_on(watch(&handle, &output, &read));
     bar.finish_and_clear();
     match (output.failure(), ended) {
         (Some(failure), _) if failure.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
@@ -299,7 +306,11 @@ fn explain(error: &Error, table: &TableDestination, args: &Args) -> String {
 }
 
 /// Shows progress until the job ends; cancels it when nobody reads any more.
-async fn watch(handle: &JobHandle, output: &Output) -> ConnectorResult<JobReport> {
+async fn watch(
+    handle: &JobHandle,
+    output: &Output,
+    read: &AtomicU64,
+) -> ConnectorResult<JobReport> {
     let mut tick = tokio::time::interval(Duration::from_millis(100));
     let mut end = std::pin::pin!(handle.wait());
     loop {
@@ -309,16 +320,26 @@ async fn watch(handle: &JobHandle, output: &Output) -> ConnectorResult<JobReport
             _ = tick.tick() => {
                 let rows = handle.progress().first().map_or(0, |table| table.records_out);
                 output.0.bar.set_position(rows);
+                let part = part_read(handle, read).map_or(String::new(), |percent| format!(", about {percent} %"));
                 output.0.bar.set_message(match handle.status().state {
-                    JobState::Running => String::new(),
-                    other => format!(", {other}"),
+                    JobState::Running => part,
+                    other => format!("{part}, {other}"),
                 });
             }
         }
     }
 }
 
-/// Rows read, against the limit if there is one: how many rows a table has, nobody knows.
+/// How much of the sampled estimate was read, in per cent; below 100 until the end is there, as it is an estimate.
+fn part_read(handle: &JobHandle, read: &AtomicU64) -> Option<u64> {
+    let planned = u64::try_from(handle.metrics().total(PLANNED_BYTES))
+        .ok()
+        .filter(|bytes| *bytes > 0)?;
+    Some((read.load(Ordering::Relaxed).saturating_mul(100) / planned).min(99))
+}
+
+/// Rows read, against the limit if there is one: how many rows a table has, nobody knows. Beside them stands how much of the
+/// service's estimate of its bytes was read.
 fn progress_bar(limit: Option<NonZeroU64>) -> ProgressBar {
     let (bar, style) = match limit {
         Some(limit) => (

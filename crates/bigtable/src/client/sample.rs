@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Bound;
 use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use prost::Message as _;
 use tracing::warn;
 
 use super::read::ReadClient;
+use crate::range::RowRange;
 
 /// Time of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(5 * 60);
@@ -34,6 +36,8 @@ pub struct SampleRowKeys {
     attempts: u32,
     state: State,
     keys: Vec<Bytes>,
+    /// Ends of the sections and bytes up to there, as sampled; the last end may be the empty key.
+    sections: Vec<(Bytes, u64)>,
     cookies: Cookies,
     random: fastrand::Rng,
     timer: Box<dyn Timer>,
@@ -57,6 +61,7 @@ impl SampleRowKeys {
             attempts: 0,
             state: State::Ready,
             keys: Vec::new(),
+            sections: Vec::new(),
             cookies: Cookies::default(),
             random,
             stall: StallWatch::new(),
@@ -78,6 +83,7 @@ impl SampleRowKeys {
                 State::Ready => {
                     self.attempts += 1;
                     self.keys.clear();
+                    self.sections.clear();
                     let request = wire::SampleRowKeysRequest {
                         table_name: self.client.table().path(),
                         app_profile_id: self.client.app_profile_id().to_owned(),
@@ -134,6 +140,36 @@ impl SampleRowKeys {
         }
     }
 
+    /// After the boundaries: the service's estimate of the bytes in the sections that `ranges` touch (no range: the whole
+    /// table). Rough, since a section counts in whole, and zero where the service gives no estimate.
+    #[must_use]
+    pub fn estimate_bytes(&self, ranges: &[RowRange]) -> u64 {
+        let (mut start, mut before, mut total) = (Bytes::new(), 0, 0_u64);
+        for (end, offset) in &self.sections {
+            let lower = if start.is_empty() {
+                Bound::Unbounded
+            } else {
+                Bound::Included(start)
+            };
+            let upper = if end.is_empty() {
+                Bound::Unbounded
+            } else {
+                Bound::Excluded(end.clone())
+            };
+            let touched = ranges.is_empty()
+                || RowRange::new(lower, upper).is_ok_and(|section| {
+                    ranges
+                        .iter()
+                        .any(|range| !range.intersection(&section).is_empty())
+                });
+            if touched {
+                total += offset.saturating_sub(before);
+            }
+            (start, before) = (end.clone(), *offset);
+        }
+        total
+    }
+
     fn take(&mut self, message: Bytes) -> Result<()> {
         let now = self.client.clock().now();
         self.stall.answered(now);
@@ -152,7 +188,10 @@ impl SampleRowKeys {
             )));
         }
         // Kept for the life of the plan, so not as a slice of its message.
-        self.keys.push(Bytes::copy_from_slice(&sample.row_key));
+        let key = Bytes::copy_from_slice(&sample.row_key);
+        let offset = u64::try_from(sample.offset_bytes).unwrap_or(0);
+        self.sections.push((key.clone(), offset));
+        self.keys.push(key);
         Ok(())
     }
 

@@ -36,6 +36,7 @@ pub(super) struct Enumerator {
     assigned: Counter,
     returned: Counter,
     unassigned: Gauge,
+    planned_bytes: Gauge,
 }
 
 enum Phase {
@@ -78,6 +79,7 @@ impl Enumerator {
             assigned: group.counter(metrics::SPLITS_ASSIGNED),
             returned: group.counter(metrics::SPLITS_RETURNED),
             unassigned: group.gauge(metrics::UNASSIGNED_SPLITS),
+            planned_bytes: group.gauge(metrics::PLANNED_BYTES),
             settings,
             context,
         };
@@ -177,6 +179,9 @@ impl SplitEnumerator for Enumerator {
         if let Phase::Sampling(sampling) = &mut self.phase
             && let Poll::Ready(samples) = sampling.poll_keys(cx)
         {
+            let bytes = sampling.estimate_bytes(&self.settings.ranges);
+            self.planned_bytes
+                .set(i64::try_from(bytes).unwrap_or(i64::MAX));
             self.phase = Phase::Idle;
             self.planned(&samples?, out);
         }

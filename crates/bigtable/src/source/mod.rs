@@ -46,6 +46,8 @@ pub mod metrics {
     pub const ROW_KEY_SAMPLES_TAKEN: &str = "rowKeySamplesTaken";
     /// Coordinator, a gauge: splits not handed out.
     pub const UNASSIGNED_SPLITS: &str = "unassignedSplits";
+    /// Coordinator, a gauge: the service's estimate of the bytes that the plan covers; 0 on a restore, which plans nothing.
+    pub const PLANNED_BYTES: &str = "plannedBytes";
 
     /// All counters and gauges.
     pub const ALL: &[&str] = &[
@@ -56,5 +58,6 @@ pub mod metrics {
         SPLITS_RETURNED,
         ROW_KEY_SAMPLES_TAKEN,
         UNASSIGNED_SPLITS,
+        PLANNED_BYTES,
     ];
 }

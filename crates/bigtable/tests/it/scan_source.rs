@@ -446,6 +446,21 @@ async fn fewer_splits_than_subtasks_are_warned_about_with_both_numbers() {
 }
 
 #[tokio::test]
+async fn the_plan_shows_the_bytes_of_the_sections_it_touches() {
+    let world = World::with(plain_rows(numbered(9), "v"), &["r003", "r006"]).await;
+    let planned = async |source: Arc<dyn Source<String>>| {
+        let kit = TestContext::new("scan");
+        run(source, &kit, 1).await;
+        kit.registry().total(metrics::PLANNED_BYTES)
+    };
+    let whole = planned(arc(world.keys_source())).await;
+    let first = planned(arc(world.keys_source().prefix("r001"))).await;
+    let nothing_new = planned(arc(world.keys_source().prefix("r001").prefix("r002"))).await;
+    assert!(0 < first && first < whole, "{first} of {whole}");
+    assert_eq!(first, nothing_new, "a section counts once, and in whole");
+}
+
+#[tokio::test]
 async fn the_registered_metrics_are_those_listed() {
     let world = World::with(plain_rows(numbered(3), "v"), &[]).await;
     let kit = TestContext::new("scan");
