@@ -11,7 +11,11 @@ pub mod sinks;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
+
+use aqueduct_connector::Context;
+use aqueduct_connector::source::{EnumeratorCommand, EnumeratorOutput, ReaderOutput, Source};
 
 /// Processor time that this process has used, user and system.
 ///
@@ -109,6 +113,57 @@ pub async fn measure<W: Future<Output = u64>>(work: W) -> Run {
         wall: wall.elapsed(),
         processor: processor_time().saturating_sub(processor),
     }
+}
+
+/// Reads a source to its end with one reader, keeping nothing. Returns the records.
+///
+/// # Panics
+///
+/// If the source fails.
+pub async fn drain<T>(source: &impl Source<T>, coordinator: Context, subtask: Context) -> u64 {
+    let mut enumerator = source
+        .create_enumerator(coordinator, None)
+        .expect("an enumerator");
+    let mut reader = source.create_reader(subtask).expect("a reader");
+    let mut out = EnumeratorOutput::new();
+    enumerator
+        .reader_registered(0, &mut out)
+        .expect("the source is well");
+    let mut records = 0;
+    std::future::poll_fn(|cx| {
+        loop {
+            let enumerating = enumerator.poll_progress(cx, &mut out);
+            assert!(enumerating.is_pending(), "the source is well");
+            for command in out.drain() {
+                match command {
+                    EnumeratorCommand::Assign { splits, .. } => reader.add_splits(splits),
+                    EnumeratorCommand::NoMoreSplits { .. } => reader.no_more_splits(),
+                    EnumeratorCommand::Event { event, .. } => reader.enumerator_event(event),
+                }
+                .expect("the source is well");
+            }
+            match ready!(reader.poll_next(cx)).expect("the source is well") {
+                ReaderOutput::Batch(batch) => {
+                    records += batch.records.len() as u64;
+                    reader.emitted(batch.records.len());
+                }
+                ReaderOutput::RequestSplit => {
+                    enumerator
+                        .split_requested(0, &mut out)
+                        .expect("the source is well");
+                }
+                ReaderOutput::Event(event) => {
+                    enumerator
+                        .reader_event(0, event, &mut out)
+                        .expect("the source is well");
+                }
+                ReaderOutput::Watermark { .. } | ReaderOutput::SplitFinished(_) => {}
+                ReaderOutput::End => return Poll::Ready(()),
+            }
+        }
+    })
+    .await;
+    records
 }
 
 /// The median of several figures.
