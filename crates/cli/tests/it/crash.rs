@@ -76,8 +76,8 @@ fn killed_at_random_moments_the_table_ends_complete_and_little_is_read_again() {
 
     assert_eq!(table.row_count() as u64, EVENTS, "seed {seed}");
     let repeats = table.applied_entries() - EVENTS;
-    // An interval's worth of events, as much again for a checkpoint under way, and one batch for each subtask.
-    let bound = killed * (RATE * INTERVAL_MS * 2 / 1_000 + 2 * 100 + RATE);
+    // On average a death costs what one interval covers, and what a checkpoint and a start take on a busy machine.
+    let bound = killed * RATE * INTERVAL_MS * 4 / 1_000;
     assert!(
         killed >= kills.min(3),
         "seed {seed}: the run ended after {killed} kills"
