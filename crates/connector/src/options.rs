@@ -621,4 +621,29 @@ mod tests {
             assert!(error.contains("'table'"), "{error}");
         }
     }
+
+    #[test]
+    fn no_text_makes_parsing_panic_and_what_is_shown_of_a_size_reads_back() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let alphabet: Vec<char> =
+            "0123456789 .,-+_eEkKmMgGbBiIdDhHsStTrRuUfFaAlLnNé\u{0}٣\u{1f600}"
+                .chars()
+                .collect();
+        for _ in 0..200_000 {
+            let text: String = (0..random.usize(0..24))
+                .map(|_| alphabet[random.usize(0..alphabet.len())])
+                .collect();
+            // A refusal is fine, a panic or an overflow is not.
+            let _ = (
+                u64::parse(&text),
+                i64::parse(&text),
+                bool::parse(&text),
+                Duration::parse(&text),
+            );
+            if let Ok(size) = ByteSize::parse(&text) {
+                let shown = size.show().replace(',', "");
+                assert_eq!(ByteSize::parse(&shown), Ok(size), "{shown}");
+            }
+        }
+    }
 }
