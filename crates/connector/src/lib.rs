@@ -32,6 +32,9 @@
 //! | [`state`] | versioned bytes and the bounded codec behind every stored format |
 //! | [`options`] | options, each declared once |
 //! | [`metrics`] | counters, gauges and histograms in blocks of atomics |
+//! | [`table`] | from a `CREATE TABLE` and its options to a source, a sink or a lookup |
+//! | [`row`] | rows in binary layout, as they cross between a host and a table |
+//! | [`types`] | types of table columns |
 //! | [`clock`] | time from the host |
 //! | [`error`] | errors and chains of service statuses |
 //! | [`stall`] | the warning that no wait goes without |
@@ -44,10 +47,13 @@ pub mod error;
 pub mod failure;
 pub mod metrics;
 pub mod options;
+pub mod row;
 pub mod sink;
 pub mod source;
 pub mod stall;
 pub mod state;
+pub mod table;
+pub mod types;
 
 pub use clock::{Clock, Moment, Timestamp};
 pub use context::{CheckpointId, Context, Spawn, Subtask, Task};

@@ -239,6 +239,22 @@ pub enum ConfigError {
         /// What it is for.
         what: &'static str,
     },
+    /// A key that no option has.
+    #[error("Option '{option}' is unknown: {hint}")]
+    Unknown {
+        /// The key as given.
+        option: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A column that a table cannot have.
+    #[error("Column '{column}' is invalid: {reason}")]
+    Column {
+        /// The column's name.
+        column: String,
+        /// Why, and what to change.
+        reason: String,
+    },
     /// Two values that cannot go together.
     #[error("Options '{first}' and '{second}' do not go together: {reason}")]
     Conflict {
@@ -252,6 +268,38 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// A key that no option has, with the nearest that one has.
+    #[must_use]
+    pub fn unknown(option: impl Into<String>, nearest: Option<&'static str>) -> Self {
+        Self::Unknown {
+            option: option.into(),
+            hint: nearest.map_or_else(
+                || "remove it, or check its spelling in the reference".to_owned(),
+                |nearest| format!("did you mean '{nearest}'?"),
+            ),
+        }
+    }
+
+    /// An option given in two spellings.
+    #[must_use]
+    pub fn twice(option: &'static str, given: &str) -> Self {
+        Self::invalid(
+            option,
+            format!(
+                "it is given twice, also by an earlier name ('{given}' is one of them); keep '{option}'"
+            ),
+        )
+    }
+
+    /// A column that a table cannot have.
+    #[must_use]
+    pub fn column(column: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Column {
+            column: column.into(),
+            reason: reason.into(),
+        }
+    }
+
     /// A value that can never work.
     #[must_use]
     pub fn invalid(option: &'static str, reason: impl Into<String>) -> Self {

@@ -328,6 +328,19 @@ pub trait SourceReader<T> {
     /// The host passed `records` more of the last batch downstream. An empty batch needs no call.
     fn emitted(&mut self, records: usize);
 
+    /// The host could not use the record that `emitted` would report next, and goes on behind it without reporting it, if
+    /// the source lets it. `reason` holds nothing of the record.
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "as for `add_splits`"
+    )]
+    fn reject(&mut self, reason: &str) -> Result<()> {
+        Err(crate::error::Error::data(format!(
+            "a record could not be decoded: {reason}"
+        )))
+    }
+
     /// The splits with their positions after what was emitted, for `checkpoint`; finished splits are not among them.
     #[allow(
         missing_docs,
