@@ -112,33 +112,33 @@ pub trait ProcessFunction<I, O> {
     }
 
     /// Takes one record. What is emitted without a time of its own keeps the record's.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn process(&mut self, value: I, info: &RecordContext, out: &mut Collector<'_, O>)
     -> Result<()>;
 
     /// The event time has reached `watermark`.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn on_watermark(&mut self, watermark: Timestamp, out: &mut Collector<'_, O>) -> Result<()> {
         let _ = (watermark, out);
         Ok(())
     }
 
     /// The input has ended.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn on_end(&mut self, out: &mut Collector<'_, O>) -> Result<()> {
         let _ = out;
         Ok(())
     }
 
     /// The state for `checkpoint`, a list of items that can be redistributed.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Vec<Versioned>> {
         let _ = checkpoint;
         Ok(Vec::new())
     }
 
     /// Releases everything.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn close(&mut self) -> Result<()> {
         Ok(())
     }

@@ -223,7 +223,7 @@ pub trait KeyedProcessFunction<K: Key, I, O> {
     }
 
     /// Takes one record. `state` starts as `None`; setting it to `None` forgets the key.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn process(
         &mut self,
         key: &K,
@@ -235,7 +235,7 @@ pub trait KeyedProcessFunction<K: Key, I, O> {
     ) -> Result<()>;
 
     /// The watermark has reached a timer of `key`. What is emitted without a time of its own gets `at`.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn on_timer(
         &mut self,
         key: &K,
@@ -252,11 +252,11 @@ pub trait KeyedProcessFunction<K: Key, I, O> {
     fn encode(&self, state: &Self::State, out: &mut StateWriter);
 
     /// Reads one key's state written as any version up to [`STATE_VERSION`](Self::STATE_VERSION).
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn decode(&self, version: u32, reader: &mut StateReader<'_>) -> Result<Self::State>;
 
     /// Releases everything.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `open`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `open`")]
     fn close(&mut self) -> Result<()> {
         Ok(())
     }

@@ -174,7 +174,7 @@ pub trait WindowFunction<K: Key, T, O> {
     fn add(&mut self, state: &mut Option<Self::State>, value: &T) -> Result<()>;
 
     /// The window has closed. What is emitted gets the window's last millisecond as event time.
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `add`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add`")]
     fn result(
         &mut self,
         key: &K,
@@ -187,7 +187,7 @@ pub trait WindowFunction<K: Key, T, O> {
     fn encode(&self, state: &Self::State, out: &mut StateWriter);
 
     /// Reads a window's state written as any version up to [`STATE_VERSION`](Self::STATE_VERSION).
-    #[allow(missing_docs, clippy::missing_errors_doc, reason = "as for `add`")]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add`")]
     fn decode(&self, version: u32, reader: &mut StateReader<'_>) -> Result<Self::State>;
 }
 

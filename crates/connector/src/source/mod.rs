@@ -217,35 +217,19 @@ pub trait SplitEnumerator {
     fn reader_registered(&mut self, reader: u32, out: &mut EnumeratorOutput) -> Result<()>;
 
     /// A reader is gone. Its unfinished splits come back by [`splits_returned`](Self::splits_returned).
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn reader_lost(&mut self, reader: u32) -> Result<()>;
 
     /// A registered reader asks for a split.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn split_requested(&mut self, reader: u32, out: &mut EnumeratorOutput) -> Result<()>;
 
     /// Splits given out since the last completed checkpoint come back from a lost reader.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn splits_returned(&mut self, splits: Vec<Split>, out: &mut EnumeratorOutput) -> Result<()>;
 
     /// A reader sent a message.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn reader_event(
         &mut self,
         reader: u32,
@@ -257,19 +241,11 @@ pub trait SplitEnumerator {
     }
 
     /// The state for `checkpoint`: every split not yet handed out, and what else a restart needs.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Versioned>;
 
     /// `checkpoint` and all before it are complete. May be missed.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `reader_registered`")]
     fn checkpoint_completed(&mut self, checkpoint: CheckpointId) -> Result<()> {
         let _ = checkpoint;
         Ok(())
@@ -281,11 +257,6 @@ pub trait SplitEnumerator {
     }
 
     /// Releases everything.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `reader_registered`"
-    )]
     fn poll_close(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<()>>;
 }
 
@@ -299,30 +270,17 @@ pub trait SourceReader<T> {
     fn add_splits(&mut self, splits: Vec<Split>) -> Result<()>;
 
     /// No further split will come.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]
     fn no_more_splits(&mut self) -> Result<()>;
 
     /// The enumerator sent a message.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]
     fn enumerator_event(&mut self, event: Versioned) -> Result<()> {
         let _ = event;
         Ok(())
     }
 
     /// The next output. Called only when every record of the last batch was reported by [`emitted`](Self::emitted).
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
     fn poll_next(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<ReaderOutput<T>>>;
 
     /// The host passed `records` more of the last batch downstream. An empty batch needs no call.
@@ -330,11 +288,7 @@ pub trait SourceReader<T> {
 
     /// The host could not use the record that `emitted` would report next, and goes on behind it without reporting it, if
     /// the source lets it. `reason` holds nothing of the record.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]
     fn reject(&mut self, reason: &str) -> Result<()> {
         Err(crate::error::Error::data(format!(
             "a record could not be decoded: {reason}"
@@ -342,19 +296,11 @@ pub trait SourceReader<T> {
     }
 
     /// The splits with their positions after what was emitted, for `checkpoint`; finished splits are not among them.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Vec<Split>>;
 
     /// `checkpoint` and all before it are complete. May be missed; act on the highest seen.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
+    #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]
     fn checkpoint_completed(&mut self, checkpoint: CheckpointId) -> Result<()> {
         let _ = checkpoint;
         Ok(())
@@ -370,11 +316,6 @@ pub trait SourceReader<T> {
     fn pause_splits(&mut self, pause: &[SplitId], resume: &[SplitId]);
 
     /// Releases everything, on success and on failure.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for `add_splits`"
-    )]
     fn poll_close(&mut self, cx: &mut PollContext<'_>) -> Poll<Result<()>>;
 }
 
