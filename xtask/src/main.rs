@@ -5,16 +5,19 @@
 //! - `run`: one command, streamed, counted and bounded in time.
 //! - `gates`: rules about the text of our sources (`lexer` takes comments and strings away).
 //! - `doors`: rules about which crate may depend on which.
+//! - `jar`: the jars for Apache Flink (`zip` looks into them).
 //! - `tools`: programs that the steps need and a package registry provides.
 
 #![forbid(unsafe_code)]
 
 mod doors;
 mod gates;
+mod jar;
 mod lexer;
 mod run;
 mod suite;
 mod tools;
+mod zip;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,11 +40,20 @@ enum Task {
         #[arg(long, value_name = "STEP", value_parser = suite::step_names())]
         only: Vec<String>,
     },
+    /// Build the jars for Apache Flink into `target/flink`.
+    Jar {
+        /// Optimize over all crates, as for users; takes minutes.
+        #[arg(long)]
+        release: bool,
+    },
 }
 
 fn main() -> ExitCode {
-    let Task::Test { only } = Cli::parse().task;
-    suite::test(&root(), &only)
+    match Cli::parse().task {
+        Task::Test { only } => suite::test(&root(), &only),
+        Task::Jar { release: false } => jar::jar(&root(), jar::Build::Tests),
+        Task::Jar { release: true } => jar::jar(&root(), jar::Build::Release),
+    }
 }
 
 /// The folder of the workspace.
