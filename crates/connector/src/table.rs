@@ -33,7 +33,7 @@ use crate::sink::Sink;
 use crate::source::{Boundedness, Split, SplitEnumerator, SplitId};
 use crate::state::Versioned;
 
-pub use options::TableOptions;
+pub use options::{TableOptions, table_reference_page};
 pub use read::{RowEncoder, TableReads};
 pub use spec::{Column, FieldPath, TableSpec};
 

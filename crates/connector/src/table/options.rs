@@ -4,7 +4,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::options::{ConfigError, Opt, OptionValue, TextOpt};
 
-use super::{TableOption, TableSpec};
+use super::{TableOption, TableSpec, UsedBy};
+
+/// Renders a reference page of a connector's tables, as Markdown.
+#[must_use]
+pub fn table_reference_page(title: &str, intro: &str, options: &[TableOption]) -> String {
+    let mut page = format!("# {title}\n\n{intro}\n\n");
+    page.push_str("| option | used by | type | default | range | meaning |\n| --- | --- | --- | --- | --- | --- |\n");
+    for option in options {
+        let declaration = &option.declaration;
+        let key = if option.map {
+            format!("`{0}`, `{0}.<name>`", declaration.key)
+        } else {
+            format!("`{}`", declaration.key)
+        };
+        let used_by = match option.used_by {
+            UsedBy::Both => "all",
+            UsedBy::Scan => "scan",
+            UsedBy::Lookup => "lookup",
+            UsedBy::Sink => "sink",
+        };
+        let earlier: String = declaration
+            .deprecated
+            .iter()
+            .map(|key| format!(" Earlier `{key}`."))
+            .collect();
+        page.push_str(&format!(
+            "| {key} | {used_by} | {} | {} | {} | {}{earlier} |\n",
+            declaration.kind, declaration.default, declaration.range, declaration.doc
+        ));
+    }
+    page
+}
 
 /// The options of one table, each read through its declaration. Made by a factory from its list, which refuses keys it
 /// does not have and takes earlier spellings with a warning.
