@@ -9,6 +9,7 @@
 //! | [`deadletter`] | the dead-letter queue, for the sinks of every connector |
 //! | [`message`] | messages to publish, field by field |
 //! | [`destination`] | topic and subscription addresses |
+//! | [`table`](mod@table) | tables of SQL |
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ pub mod sink;
 pub mod sink_options;
 pub mod source;
 pub mod source_options;
+pub mod table;
 
 pub use deadletter::{
     DeadLetterBound, DeadLetterPublisher, PubSubDeadLetterQueue, PubSubDeadLetterQueueBuilder,

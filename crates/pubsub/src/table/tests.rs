@@ -1,0 +1,1 @@
+//! Rejections in a statement's own terms.
