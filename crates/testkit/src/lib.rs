@@ -7,6 +7,7 @@
 //! | [`context`] | contexts, clock and spawner for what a test creates |
 //! | [`failure`] | a failure handler that writes down how it is driven |
 //! | [`golden`](mod@golden) | golden files of stored formats |
+//! | [`table`] | tables in the hands of the hosts |
 //! | [`log`] | captured log lines, and proof that nothing leaked |
 //! | [`emulator`] | Google's own emulators, where installed |
 //! | [`wait`], [`seeds`](mod@seeds) | waits with a limit, seeds that can be run again |
@@ -21,6 +22,7 @@ pub mod golden;
 pub mod host;
 pub mod log;
 pub mod seeds;
+pub mod table;
 pub mod wait;
 
 pub use context::{SystemClock, TestContext, TokioSpawn, test_context};

@@ -44,24 +44,13 @@ pub(super) fn build(
     let topic = TopicDestination::new(project, topic)?;
     options.get(&table::SINK_PARALLELISM)?;
 
-    let serializer = RowSerializer {
-        arity: 1 + plan.metadata.len(),
-        attributes: metadata::field(&plan.metadata, metadata::ATTRIBUTES),
-        ordering_key: metadata::field(&plan.metadata, metadata::ORDERING_KEY),
-    };
     let mut builder = PubSubSink::builder()
         .topic(topic.clone())
-        .publisher_options(publisher(options)?);
-    if let Some(field) = metadata::field(&plan.metadata, metadata::TOPIC) {
-        builder = builder.destination_resolver(TopicResolver {
-            arity: serializer.arity,
-            field,
-            project: project.into(),
-            default: topic,
-            known: HashMap::new(),
-        });
+        .publisher_options(publisher(options)?)
+        .serializer(RowSerializer::new(&plan.metadata));
+    if let Some(resolver) = TopicResolver::new(&plan.metadata, project, topic) {
+        builder = builder.destination_resolver(resolver);
     }
-    builder = builder.serializer(serializer);
     if let Some(path) = options.text(&keys::SERVICE_ACCOUNT_KEY_FILE)? {
         builder = builder.service_account_key_file(path);
     }
@@ -251,13 +240,22 @@ enum BadRow {
 
 /// Rows to messages.
 #[derive(Clone, Debug)]
-struct RowSerializer {
+pub(super) struct RowSerializer {
     arity: usize,
     attributes: Option<usize>,
     ordering_key: Option<usize>,
 }
 
 impl RowSerializer {
+    /// Of rows with this metadata.
+    pub(super) fn new(planned: &[String]) -> Self {
+        Self {
+            arity: PAYLOAD + 1 + planned.len(),
+            attributes: metadata::field(planned, metadata::ATTRIBUTES),
+            ordering_key: metadata::field(planned, metadata::ORDERING_KEY),
+        }
+    }
+
     fn fill(&self, row: &Row, message: &mut Message) -> Result<(), BadRow> {
         let row = row.view(self.arity)?;
         if row.kind() != RowKind::Insert {
@@ -299,7 +297,7 @@ impl MessageSerializer<Row> for RowSerializer {
 
 /// The topic of each row, from its metadata.
 #[derive(Clone, Debug)]
-struct TopicResolver {
+pub(super) struct TopicResolver {
     arity: usize,
     field: usize,
     project: Arc<str>,
@@ -309,6 +307,21 @@ struct TopicResolver {
 }
 
 impl TopicResolver {
+    /// Of rows with this metadata; `None` if the topic is not among it.
+    pub(super) fn new(
+        planned: &[String],
+        project: &str,
+        default: TopicDestination,
+    ) -> Option<Self> {
+        Some(Self {
+            arity: PAYLOAD + 1 + planned.len(),
+            field: metadata::field(planned, metadata::TOPIC)?,
+            project: project.into(),
+            default,
+            known: HashMap::new(),
+        })
+    }
+
     fn topic(&mut self, row: &Row) -> Result<TopicDestination, BadRow> {
         let row = row.view(self.arity)?;
         if row.is_null(self.field) {
