@@ -1,4 +1,4 @@
-//! Bigtable: the bulk sink, the scan source and key lookups, on our own data plane.
+//! Bigtable: the bulk sink, the scan source, key lookups and tables of SQL, on our own data plane.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | [`options`] | options of the sink |
 //! | [`source`] | the scan source |
 //! | [`lookup`] | point reads |
+//! | [`table`] | tables of SQL upon sink, source and lookups |
 //! | [`range`](mod@range), [`filter`] | which rows, and which cells of them |
 //! | [`client`] | the wire: one file a method |
 //! | [`scan_options`] | options of the source and the lookup client |
@@ -25,6 +26,7 @@ pub mod range;
 pub mod scan_options;
 pub mod sink;
 pub mod source;
+pub mod table;
 
 pub use client::admin::{GcRule, TableCreateOptions};
 pub use destination::TableDestination;

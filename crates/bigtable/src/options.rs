@@ -23,7 +23,8 @@ pub const BATCH_ELEMENT_COUNT: Opt<u64> = Opt::new(
 .at_least(1)
 .at_most(19_999)
 .unit("entries")
-.builder("WriterOptions::batch_element_count_threshold");
+.builder("WriterOptions::batch_element_count_threshold")
+.deprecated(&["sink.batching.element-count"]);
 
 /// Bytes that make a batch leave.
 pub const BATCH_REQUEST_BYTES: Opt<ByteSize> = Opt::new(
@@ -34,7 +35,8 @@ pub const BATCH_REQUEST_BYTES: Opt<ByteSize> = Opt::new(
 .default(Initially::Unset("20 MiB"))
 .at_least(ByteSize(1))
 .at_most(ByteSize(104_857_599))
-.builder("WriterOptions::batch_request_byte_threshold");
+.builder("WriterOptions::batch_request_byte_threshold")
+.deprecated(&["sink.batching.byte-size"]);
 
 /// Unanswered entries a writer holds.
 pub const MAX_IN_FLIGHT_ENTRIES: Opt<u64> = Opt::new(
@@ -151,7 +153,8 @@ pub const APP_PROFILE_ID: TextOpt = TextOpt::new(
 /// The key file.
 pub const SERVICE_ACCOUNT_KEY_FILE: TextOpt = TextOpt::new(
     "service-account-key-file",
-    "Path of a service account's JSON key on every worker, read once when a writer starts. Excludes 'emulator-endpoint'.",
+    "Path of a service account's JSON key, the same in every process of the job; read once when a writer, a reader, a \
+     coordinator or a lookup starts. Excludes 'emulator-endpoint'.",
 )
 .default(Initially::Unset("application-default credentials"))
 .builder("service_account_key_file");

@@ -378,6 +378,47 @@ pub fn coalesce(mut ranges: Vec<RowRange>) -> Vec<RowRange> {
     merged
 }
 
+/// The keys in both of two lists that [`coalesce`] made, as such a list.
+pub(crate) fn intersect(left: &[RowRange], right: &[RowRange]) -> Vec<RowRange> {
+    let (mut both, mut at, mut other) = (Vec::new(), 0, 0);
+    while let (Some(one), Some(two)) = (left.get(at), right.get(other)) {
+        let common = one.intersection(two);
+        if !common.is_empty() {
+            both.push(common);
+        }
+        // Whichever ends first can meet nothing more.
+        if cmp_ends(one.upper(), two.upper()) == Ordering::Less {
+            at += 1;
+        } else {
+            other += 1;
+        }
+    }
+    both
+}
+
+/// The keys outside of `range`, below it and above it.
+pub(crate) fn complement(range: &RowRange) -> Vec<RowRange> {
+    let below = match &range.start {
+        Bound::Unbounded => None,
+        Bound::Included(key) => Some(Bound::Excluded(key.clone())),
+        Bound::Excluded(key) => Some(Bound::Included(key.clone())),
+    };
+    let above = match &range.end {
+        Bound::Unbounded => None,
+        Bound::Included(key) => Some(Bound::Excluded(key.clone())),
+        Bound::Excluded(key) => Some(Bound::Included(key.clone())),
+    };
+    let below = below.map(|end| RowRange {
+        start: Bound::Unbounded,
+        end,
+    });
+    let above = above.map(|start| RowRange {
+        start,
+        end: Bound::Unbounded,
+    });
+    coalesce(below.into_iter().chain(above).collect())
+}
+
 impl fmt::Display for RowRange {
     /// `[a, b)`, as BASE-49 describes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aqueduct_connector::options::{ByteSize, Declaration, Default, Opt, TextOpt, reference_page};
 
 use crate::destination::{INSTANCE, PROJECT, TABLE};
+pub use crate::options::{EMULATOR_ENDPOINT, SERVICE_ACCOUNT_KEY_FILE};
 
 /// The application profile.
 pub const APP_PROFILE_ID: TextOpt = TextOpt::new(
@@ -90,23 +91,6 @@ pub const REVERSED: Opt<bool> = Opt::new(
 )
 .default(Default::Ours(false))
 .builder("reversed");
-
-/// The key file.
-pub const SERVICE_ACCOUNT_KEY_FILE: TextOpt = TextOpt::new(
-    "service-account-key-file",
-    "Key file that replaces application-default credentials, read once when a reader or the coordinator starts. Not \
-     beside 'emulator-endpoint'.",
-)
-.default(Default::Unset("application-default credentials"))
-.builder("service_account_key_file");
-
-/// The emulator.
-pub const EMULATOR_ENDPOINT: TextOpt = TextOpt::new(
-    "emulator-endpoint",
-    "host:port of an emulator: plaintext, no credentials, never for production.",
-)
-.default(Default::Unset("the service"))
-.builder("emulator_endpoint");
 
 /// Retries of a lookup.
 pub const LOOKUP_MAX_RETRIES: Opt<u32> = Opt::new(

@@ -72,7 +72,7 @@ impl LookupCache {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if let Some(bytes) = self.max_bytes {
             LOOKUP_CACHE_MAX_BYTES.check(bytes)?;
         }

@@ -56,6 +56,8 @@ pub struct BigtableSource<T> {
 pub(super) struct Settings {
     pub(super) access: ReadAccess,
     pub(super) ranges: Vec<RowRange>,
+    /// No row can match: there is no split and no request.
+    pub(super) nothing: bool,
     pub(super) filter: Option<Filter>,
     pub(super) max_rows_per_fetch: u64,
     pub(super) max_bytes_per_fetch: u64,
@@ -95,6 +97,29 @@ impl<T> fmt::Debug for BigtableSource<T> {
     }
 }
 
+/// A scan whose readers get their deserializers when they are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Scan(Arc<Settings>);
+
+impl Scan {
+    pub(crate) fn create_enumerator(
+        &self,
+        context: Context,
+        restored: Option<&Versioned>,
+    ) -> Result<Box<dyn SplitEnumerator>> {
+        let restored = restored.map(EnumeratorState::decode).transpose()?;
+        Ok(Box::new(Enumerator::new(self.0.clone(), context, restored)))
+    }
+
+    pub(crate) fn create_reader<T: 'static>(
+        &self,
+        context: Context,
+        deserializer: Box<dyn RowDeserializer<T>>,
+    ) -> Box<dyn SourceReader<T>> {
+        Box::new(Reader::new(self.0.clone(), context, deserializer))
+    }
+}
+
 impl<T: 'static> Source<T> for BigtableSource<T> {
     fn connector(&self) -> &'static str {
         "bigtable"
@@ -109,21 +134,11 @@ impl<T: 'static> Source<T> for BigtableSource<T> {
         context: Context,
         restored: Option<Versioned>,
     ) -> Result<Box<dyn SplitEnumerator>> {
-        let restored = restored.as_ref().map(EnumeratorState::decode).transpose()?;
-        Ok(Box::new(Enumerator::new(
-            self.settings.clone(),
-            context,
-            restored,
-        )))
+        Scan(self.settings.clone()).create_enumerator(context, restored.as_ref())
     }
 
     fn create_reader(&self, context: Context) -> Result<Box<dyn SourceReader<T>>> {
-        let deserializer = (self.deserializer)();
-        Ok(Box::new(Reader::new(
-            self.settings.clone(),
-            context,
-            deserializer,
-        )))
+        Ok(Scan(self.settings.clone()).create_reader(context, (self.deserializer)()))
     }
 }
 
@@ -132,6 +147,7 @@ pub struct BigtableSourceBuilder<T> {
     table: Option<TableDestination>,
     deserializer: Option<MakeDeserializer<T>>,
     ranges: Vec<RowRange>,
+    nothing: bool,
     filter: Option<Filter>,
     app_profile_id: Option<String>,
     service_account_key_file: Option<String>,
@@ -149,6 +165,7 @@ impl<T> Default for BigtableSourceBuilder<T> {
             table: None,
             deserializer: None,
             ranges: Vec::new(),
+            nothing: false,
             filter: None,
             app_profile_id: None,
             service_account_key_file: None,
@@ -324,14 +341,29 @@ impl<T> BigtableSourceBuilder<T> {
     /// # Errors
     ///
     /// The first setting that can never work, by the name of its option.
-    pub fn build(self) -> Result<BigtableSource<T>> {
+    pub fn build(mut self) -> Result<BigtableSource<T>> {
+        let deserializer = self.deserializer.take();
+        let scan = self.build_scan()?;
+        Ok(BigtableSource {
+            settings: scan.0,
+            deserializer: deserializer.ok_or(ConfigError::Missing {
+                option: "deserializer",
+                what: "it makes records of rows",
+            })?,
+        })
+    }
+
+    /// Reads nothing, whatever the ranges: it is known that no row can match.
+    pub(crate) fn nothing(mut self) -> Self {
+        self.nothing = true;
+        self
+    }
+
+    /// As [`build`](Self::build), for readers whose deserializers are made one by one.
+    pub(crate) fn build_scan(self) -> Result<Scan> {
         let table = self.table.ok_or(ConfigError::Missing {
             option: TABLE.key(),
             what: "the table to read",
-        })?;
-        let deserializer = self.deserializer.ok_or(ConfigError::Missing {
-            option: "deserializer",
-            what: "it makes records of rows",
         })?;
         self.ranges.iter().try_for_each(check_not_empty)?;
         if let Some(filter) = &self.filter {
@@ -349,6 +381,7 @@ impl<T> BigtableSourceBuilder<T> {
                 self.emulator_endpoint.as_deref(),
             )?,
             ranges: self.ranges,
+            nothing: self.nothing,
             filter: self.filter,
             max_rows_per_fetch: MAX_ROWS_PER_FETCH.check(self.max_rows_per_fetch)?,
             max_bytes_per_fetch: MAX_BYTES_PER_FETCH.check(self.max_bytes_per_fetch)?.0,
@@ -360,10 +393,7 @@ impl<T> BigtableSourceBuilder<T> {
                 ScanOrder::Forward
             },
         };
-        Ok(BigtableSource {
-            settings: Arc::new(settings),
-            deserializer,
-        })
+        Ok(Scan(Arc::new(settings)))
     }
 }
 

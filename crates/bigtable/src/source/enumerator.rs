@@ -162,6 +162,17 @@ impl SplitEnumerator for Enumerator {
         cx: &mut PollContext<'_>,
         out: &mut EnumeratorOutput,
     ) -> Poll<Result<()>> {
+        if let Phase::New = self.phase
+            && self.settings.nothing
+        {
+            self.phase = Phase::Idle;
+            if !self.is_planned() {
+                self.with(out, |assignment, out| match assignment {
+                    Assignment::Free(assigner) => assigner.planned(Vec::new(), out),
+                    Assignment::Limited(assigner) => assigner.planned(Vec::new(), out),
+                });
+            }
+        }
         if let Phase::New = self.phase {
             // On a restore too, so that a key file that cannot be used is found at once.
             let client = ReadClient::new(

@@ -26,6 +26,7 @@ mod plan;
 mod reader;
 mod split;
 
+pub(crate) use builder::Scan;
 pub use builder::{BigtableSource, BigtableSourceBuilder};
 pub use deserialize::RowDeserializer;
 pub use split::{EnumeratorState, Limited, ScanSplit};

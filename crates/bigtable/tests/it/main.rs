@@ -18,3 +18,4 @@ mod sink_retry;
 mod sink_simulation;
 mod sink_world;
 mod sink_writing;
+mod table_docs;

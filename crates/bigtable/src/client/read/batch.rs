@@ -190,6 +190,17 @@ impl<'a> RowRef<'a> {
         }
     }
 
+    /// The cell at `index`, counted from 0 in the order of [`cells`](Self::cells).
+    #[must_use]
+    #[inline]
+    pub fn cell(&self, index: usize) -> Option<CellRef<'a>> {
+        let cells = self.cells();
+        (index < cells.len()).then_some(CellRef {
+            batch: self.batch,
+            index: cells.next + index,
+        })
+    }
+
     /// The first cell of a column: its newest version.
     #[must_use]
     pub fn latest(&self, family: &str, qualifier: &[u8]) -> Option<CellRef<'a>> {
