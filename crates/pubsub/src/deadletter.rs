@@ -361,6 +361,7 @@ struct Live {
     unconfirmed: usize,
     wait: Option<Wait>,
     stall: StallWatch,
+    /// What the last attempt that is made again failed with, if nothing was confirmed since.
     last_status: Option<StatusChain>,
     failure: Option<Error>,
     timer: Box<dyn Timer>,
@@ -518,6 +519,7 @@ impl Live {
                 waiting_for = what,
                 no_answer_for = ?idle,
                 unconfirmed,
+                last_status = self.last_status.as_ref().map(tracing::field::display),
                 "no dead letter is confirmed; the wait fails the job at the flush timeout",
             );
         }
@@ -570,6 +572,7 @@ impl Live {
         };
         let Err(chain) = result else {
             self.free.push(id);
+            self.last_status = None;
             self.unconfirmed -= request.tag;
             self.metrics.published.add(request.tag as u64);
             self.metrics.in_flight.set_size(self.unconfirmed);

@@ -10,11 +10,13 @@
 
 use std::fmt;
 
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 
 const DATA: u32 = 1;
 const ATTRIBUTES: u32 = 2;
 const ORDERING_KEY: u32 = 5;
+/// Tag and length of a field of ours at most.
+const MAX_HEAD: usize = 1 + 10;
 
 /// One message to publish: data, attributes, ordering key.
 #[derive(Clone, Default)]
@@ -32,11 +34,19 @@ impl Message {
         Self::default()
     }
 
-    /// Empties it, keeping its memory.
+    /// Empties it, keeping its memory, but not that of one giant message.
     pub fn clear(&mut self) {
-        self.data.clear();
-        self.attributes.clear();
+        const KEPT_BYTES: usize = 1 << 20;
+        for bytes in [&mut self.data, &mut self.attributes] {
+            bytes.clear();
+            if bytes.capacity() > KEPT_BYTES {
+                bytes.shrink_to(KEPT_BYTES);
+            }
+        }
         self.key.clear();
+        if self.key.capacity() > KEPT_BYTES {
+            self.key.shrink_to(KEPT_BYTES);
+        }
     }
 
     /// Sets the data.
@@ -84,11 +94,34 @@ impl Message {
 
     /// Bytes of the encoded `PubsubMessage`, what the bounds count.
     #[must_use]
+    #[inline]
     pub fn encoded_len(&self) -> usize {
         let optional = |field, len| if len == 0 { 0 } else { field_len(field, len) };
         optional(DATA, self.data.len())
             + self.attributes.len()
             + optional(ORDERING_KEY, self.key.len())
+    }
+
+    /// Appends the encoded `PubsubMessage`, `size` bytes, as field `field` of a message around it.
+    #[inline]
+    pub(crate) fn put_into(&self, out: &mut BytesMut, field: u32, size: usize) {
+        // The heads of both fields at once: each append asks anew whether there is room.
+        let mut heads = [0; 2 * MAX_HEAD];
+        let mut rest = &mut heads[..];
+        put_head(&mut rest, field, size);
+        if !self.data.is_empty() {
+            put_head(&mut rest, DATA, self.data.len());
+        }
+        let unused = rest.len();
+        out.reserve(heads.len() + size);
+        out.extend_from_slice(&heads[..heads.len() - unused]);
+        out.extend_from_slice(&self.data);
+        if !self.attributes.is_empty() {
+            out.extend_from_slice(&self.attributes);
+        }
+        if !self.key.is_empty() {
+            put_field(out, ORDERING_KEY, self.key.as_bytes());
+        }
     }
 
     /// Appends the encoded `PubsubMessage`.
@@ -122,6 +155,7 @@ impl fmt::Debug for Message {
 }
 
 /// Bytes of a length-delimited field.
+#[inline]
 pub(crate) fn field_len(field: u32, len: usize) -> usize {
     varint_len(u64::from(field) << 3) + varint_len(len as u64) + len
 }
@@ -133,11 +167,13 @@ pub(crate) fn put_field(out: &mut impl BufMut, field: u32, value: &[u8]) {
 }
 
 /// Appends what comes before the `len` bytes of a length-delimited field.
+#[inline]
 pub(crate) fn put_head(out: &mut impl BufMut, field: u32, len: usize) {
     put_varint(out, (u64::from(field) << 3) | 2);
     put_varint(out, len as u64);
 }
 
+#[inline]
 fn varint_len(value: u64) -> usize {
     (((value | 1).ilog2() as usize) + 7) / 7
 }
@@ -190,6 +226,16 @@ mod tests {
             put_field(&mut out, DATA, &vec![0; len]);
             assert_eq!(out.len(), field_len(DATA, len), "{len}");
         }
+    }
+
+    #[test]
+    fn one_giant_message_does_not_pin_its_memory() {
+        let mut message = Message::new();
+        message
+            .data(vec![0; 9 << 20])
+            .attribute("k", "v".repeat(3 << 20));
+        message.clear();
+        assert!(message.data.capacity() + message.attributes.capacity() <= 2 << 20);
     }
 
     #[test]

@@ -20,6 +20,8 @@ const PUBLISH: &str = "/google.pubsub.v1.Publisher/Publish";
 /// Answers are ids; these bound what a misbehaving peer may push.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+/// Tag of an id in an answer.
+const ID: u8 = (1 << 3) | 2;
 /// Stands for "no deadline": longer than any run, and a number that every timer takes.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -158,6 +160,14 @@ fn unreadable() -> StatusChain {
 pub(crate) fn count_ids(mut answer: &[u8]) -> Option<usize> {
     let mut ids = 0;
     while !answer.is_empty() {
+        // All but strange answers end here: ids have about twenty digits.
+        if let [ID, length @ ..0x80, rest @ ..] = answer
+            && let Some(behind) = rest.get(usize::from(*length)..)
+        {
+            answer = behind;
+            ids += 1;
+            continue;
+        }
         let tag = varint(&mut answer)?;
         let skipped = match tag & 7 {
             0 => {
@@ -173,7 +183,7 @@ pub(crate) fn count_ids(mut answer: &[u8]) -> Option<usize> {
             return None;
         }
         answer.advance(skipped);
-        ids += usize::from(tag == ((1 << 3) | 2));
+        ids += usize::from(tag == u64::from(ID));
     }
     Some(ids)
 }

@@ -10,7 +10,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::message::{Message, field_len, put_field, put_head};
+use crate::message::{Message, field_len, put_field};
 
 /// A gRPC message's prefix: not compressed, four bytes of length.
 const PREFIX: usize = 5;
@@ -41,11 +41,56 @@ impl Slot {
     }
 }
 
-/// The memory of answered requests, for new ones.
+/// The memory of an answered request, for a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     body: BytesMut,
     slots: Vec<Slot>,
+}
+
+/// Buffers that wait for their next request, so many bytes of them at most.
+///
+/// Keys that are used in turn fill their batches at the same time and begin new ones at the same time, so as many
+/// buffers wait for a moment as there are keys. Those that find no place here grow anew from nothing.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    buffers: Vec<Buffers>,
+    bytes: usize,
+    most_bytes: usize,
+}
+
+impl Spare {
+    /// Buffers that grew beyond this for one large message are not kept.
+    const LARGEST: usize = 256 << 10;
+    /// Small ones are bounded by their number.
+    const MOST: usize = 1_024;
+
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self {
+            buffers: Vec::new(),
+            bytes: 0,
+            most_bytes,
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Buffers {
+        let buffers = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffers.body.capacity();
+        buffers
+    }
+
+    /// Keeps the memory of an answered request, if nothing else holds on to it and there is a place for it.
+    pub(crate) fn keep(&mut self, answered: Sealed) {
+        if self.buffers.len() < Self::MOST
+            && let Some(buffers) = answered.recycle()
+        {
+            let bytes = buffers.body.capacity();
+            if bytes <= Self::LARGEST && self.bytes + bytes <= self.most_bytes {
+                self.bytes += bytes;
+                self.buffers.push(buffers);
+            }
+        }
+    }
 }
 
 /// What every request to a topic starts with.
@@ -80,20 +125,21 @@ impl OpenBatch {
     }
 
     /// Whether a message of `size` bytes would carry it past the limit.
+    #[inline]
     pub(crate) fn would_overflow(&self, limits: Limits, size: usize) -> bool {
         !self.slots.is_empty()
             && self.body.len() - PREFIX + field_len(MESSAGES, size) > limits.bytes
     }
 
+    #[inline]
     pub(crate) fn is_full(&self, limits: Limits) -> bool {
         self.slots.len() >= limits.messages || self.body.len() - PREFIX >= limits.bytes
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, message: &Message, size: usize, sequence: u64) {
-        put_head(&mut self.body, MESSAGES, size);
-        let start = self.body.len();
-        message.encode_into(&mut self.body);
-        self.place(start, sequence);
+        message.put_into(&mut self.body, MESSAGES, size);
+        self.place(self.body.len() - size, sequence);
     }
 
     /// Adds a message that was encoded before.
@@ -102,6 +148,7 @@ impl OpenBatch {
         self.place(self.body.len() - message.len(), sequence);
     }
 
+    #[inline]
     fn place(&mut self, start: usize, sequence: u64) {
         let end = self.body.len();
         self.slots.push(Slot {
@@ -169,7 +216,7 @@ mod tests {
             let mut batch = open();
             for (sequence, data) in data.iter().enumerate() {
                 let mut message = Message::new();
-                message.data(data).attribute("k", "v");
+                message.data(data).attribute("k", "v").ordering_key("key");
                 if sequence % 2 == 0 {
                     batch.push(&message, message.encoded_len(), sequence as u64);
                 } else {
@@ -209,6 +256,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn spare_memory_is_bounded_and_one_large_message_is_not_kept() {
+        let of = |size: usize| {
+            let mut batch = open();
+            batch.push_encoded(&vec![7; size], 0);
+            batch.seal()
+        };
+        let mut spare = Spare::new(10 << 10);
+        for _ in 0..20 {
+            spare.keep(of(1_000));
+        }
+        let (kept, bytes) = (spare.buffers.len(), spare.bytes);
+        assert!(
+            (2..=10).contains(&kept) && bytes <= 10 << 10,
+            "{kept} with {bytes}"
+        );
+        assert!(spare.take().body.capacity() >= 1_000);
+        assert!(spare.bytes < bytes);
+        while !spare.buffers.is_empty() {
+            spare.take();
+        }
+        assert_eq!(spare.bytes, 0);
+        assert_eq!(spare.take().body.capacity(), 0, "nothing is spare");
+        let mut spare = Spare::new(usize::MAX);
+        spare.keep(of(Spare::LARGEST));
+        assert!(spare.buffers.is_empty());
+        for _ in 0..2 * Spare::MOST {
+            spare.keep(of(1));
+        }
+        assert_eq!(spare.buffers.len(), Spare::MOST);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod verdicts;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll};
@@ -34,12 +35,11 @@ use aqueduct_connector::clock::Timer;
 use aqueduct_connector::failure::FailureHandler;
 use aqueduct_connector::sink::Flush;
 use aqueduct_connector::{Clock, Context, Error, Moment, Result, StatusChain};
-use futures::future::LocalBoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tracing::warn;
 
 use self::passes::{Pass, Repair};
-use super::batch::{Buffers, Limits, OpenBatch, Sealed};
+use super::batch::{Limits, OpenBatch, Sealed, Spare};
 use super::error::{self, Failure};
 use super::failed::FailedMessage;
 use super::metrics::{Levels, Metrics};
@@ -47,17 +47,15 @@ use super::progress::{Progress, Stall};
 use super::request::Request;
 use super::topics::{Parked, QueueId, TopicId, Topics};
 use crate::TopicDestination;
-use crate::client::publish::{Dial, PublishCall, PublishClient};
+use crate::client::publish::{Attempt, Dial, PublishCall, PublishClient};
 use crate::client::topic_admin::TopicAdmin;
 use crate::message::Message;
 use crate::sink_options::{PublisherOptions, RetryOptions, TopicCreateOptions, to_usize};
 
 /// Records after which progress is made even if no batch has left.
 const PROGRESS_EVERY: u32 = 1_024;
-/// Answered requests whose buffers are kept for new batches.
-const KEPT_BUFFERS: usize = 32;
-/// Buffers that grew beyond this for one large message are not kept.
-const LARGEST_KEPT_BUFFER: usize = 128 << 10;
+/// Buffers of answered requests are kept for new batches up to this share of the bytes in flight.
+const SPARE_SHARE: usize = 4;
 /// Requests in flight on a connection (PS-SINK-06).
 const REQUESTS_A_CHANNEL: usize = 100;
 /// A writer at its bounds that has seen no completion for this long sends what is still being batched (PS-SINK-08).
@@ -112,7 +110,20 @@ enum Item<'a> {
     Encoded(&'a [u8]),
 }
 
-type Call = LocalBoxFuture<'static, (usize, Result<(), StatusChain>)>;
+/// An attempt on the wire and the request that it is of.
+struct Call {
+    id: usize,
+    attempt: Attempt,
+}
+
+impl Future for Call {
+    type Output = (usize, Result<(), StatusChain>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let result = task::ready!(self.attempt.as_mut().poll(cx));
+        Poll::Ready((self.id, result))
+    }
+}
 
 /// The driver.
 pub(super) struct Drive {
@@ -147,7 +158,7 @@ pub(super) struct Drive {
     /// Batches in the order they were begun, with the moment each must leave.
     due: VecDeque<(Moment, QueueId, u64)>,
     due_compaction: usize,
-    buffers: Vec<Buffers>,
+    spare: Spare,
 
     requests: Vec<Option<Active>>,
     free: Vec<usize>,
@@ -155,7 +166,7 @@ pub(super) struct Drive {
     /// Requests that wait for a place on a connection.
     waiting: VecDeque<usize>,
     retries: BinaryHeap<Reverse<(Moment, usize)>>,
-    /// What the last attempt that is made again failed with.
+    /// What the last attempt that is made again failed with, if nothing has completed since.
     last_status: Option<StatusChain>,
 
     pass: Pass,
@@ -226,7 +237,7 @@ impl Drive {
             batches: 0,
             due: VecDeque::new(),
             due_compaction: DUE_COMPACTION,
-            buffers: Vec::new(),
+            spare: Spare::new(to_usize(options.max_in_flight_bytes.0) / SPARE_SHARE),
             requests: Vec::new(),
             free: Vec::new(),
             calls: FuturesUnordered::new(),
@@ -255,6 +266,7 @@ impl Drive {
     // --- What the writer asks ---
 
     /// Whether a record may be handed over without a poll.
+    #[inline]
     pub(super) fn has_room(&self) -> bool {
         !self.is_at_cap()
             && !self.unpolled
@@ -366,6 +378,7 @@ impl Drive {
     }
 
     /// The stored failure, if there is one.
+    #[inline]
     pub(super) fn check(&mut self) -> Result<()> {
         match &mut self.failure {
             Some(failure) => Err(failure.tell()),
@@ -380,6 +393,7 @@ impl Drive {
     // --- Batches ---
 
     /// Puts a counted message of `size` encoded bytes into its queue's batch.
+    #[inline]
     fn hand_over(&mut self, topic: TopicId, message: &Message, size: usize) {
         self.metrics.new_records += 1;
         self.metrics.new_bytes += size as u64;
@@ -394,6 +408,7 @@ impl Drive {
     }
 
     /// Puts a message into the queue's batch, which leaves if it is full.
+    #[inline]
     fn put(&mut self, id: QueueId, item: &Item<'_>, size: usize, sequence: u64) {
         let limits = self.limits;
         let fits = |open: &OpenBatch| !open.would_overflow(limits, size);
@@ -413,7 +428,7 @@ impl Drive {
 
     fn begin_batch(&mut self, id: QueueId) {
         self.batches += 1;
-        let buffers = self.buffers.pop().unwrap_or_default();
+        let buffers = self.spare.take();
         let now = self.clock.now();
         let topic = self.topics.queue(id).topic;
         let topic = self.topics.get_mut(topic);
@@ -536,8 +551,7 @@ impl Drive {
             messages: active.request.sealed.slots.len(),
             timeout,
         });
-        self.calls
-            .push(Box::pin(async move { (id, attempt.await) }));
+        self.calls.push(Call { id, attempt });
     }
 
     /// Requests without a final answer.

@@ -97,6 +97,7 @@ impl Topics {
     }
 
     /// The topic at `destination`, if it is open; notes its use.
+    #[inline]
     pub(super) fn find(&mut self, destination: &TopicDestination) -> Option<TopicId> {
         let id = match self.last {
             // The usual case costs a pointer comparison.
@@ -147,12 +148,14 @@ impl Topics {
     }
 
     /// An open topic.
+    #[inline]
     pub(super) fn get(&self, id: TopicId) -> &Topic {
         self.topics[id.0 as usize]
             .as_ref()
             .expect("ids of given-up topics are not kept")
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, id: TopicId) -> &mut Topic {
         self.topics[id.0 as usize]
             .as_mut()
@@ -177,6 +180,7 @@ impl Topics {
     }
 
     /// The queue of `topic` for `key`, made if need be.
+    #[inline]
     pub(super) fn queue_for(&mut self, topic: TopicId, key: &str) -> QueueId {
         if key.is_empty() {
             return self.get(topic).unkeyed;
@@ -210,6 +214,7 @@ impl Topics {
     }
 
     /// A queue.
+    #[inline]
     pub(super) fn queue(&mut self, id: QueueId) -> &mut Queue {
         self.queues[id.0 as usize]
             .as_mut()

@@ -55,19 +55,26 @@ impl<T> Writer<T> {
     }
 
     /// The driver, opened with everything a writer opens once: credentials, handler, serializer.
+    #[inline]
     fn open(&mut self) -> Result<&mut Drive> {
         if self.drive.is_none() {
-            if self.closed {
-                return Err(Error::bug("a closed Pub/Sub writer was used"));
-            }
-            let mut drive = self.config.drive(self.context.clone())?;
-            if let Err(error) = self.serializer.open(&self.context) {
-                // Kept, so that close reaches the handler that is open already.
-                drive.fail(error);
-            }
-            self.drive = Some(drive);
+            self.open_drive()?;
         }
         Ok(self.drive.as_mut().expect("opened above"))
+    }
+
+    #[cold]
+    fn open_drive(&mut self) -> Result<()> {
+        if self.closed {
+            return Err(Error::bug("a closed Pub/Sub writer was used"));
+        }
+        let mut drive = self.config.drive(self.context.clone())?;
+        if let Err(error) = self.serializer.open(&self.context) {
+            // Kept, so that close reaches the handler that is open already.
+            drive.fail(error);
+        }
+        self.drive = Some(drive);
+        Ok(())
     }
 }
 

@@ -6,6 +6,8 @@ mod sink_conformance;
 mod sink_crash;
 mod sink_docs;
 mod sink_emulator;
+#[cfg(target_os = "linux")] // It reads what Linux shows a process of itself.
+mod sink_memory;
 mod sink_passes;
 mod sink_publishing;
 mod sink_simulation;

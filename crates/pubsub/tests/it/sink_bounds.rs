@@ -128,6 +128,55 @@ async fn a_wait_without_a_completion_warns_and_then_fails_naming_the_option() {
 }
 
 #[tokio::test]
+async fn a_warning_about_a_wait_names_what_failed_since_the_last_completion() {
+    const STALLED: &str = "no publish to Pub/Sub completes";
+    let log = capture();
+    let world = World::on_manual_clock().await;
+    let options = patient()
+        .retry_total_timeout(Duration::from_secs(86_400))
+        .publish_progress_timeout(Duration::from_secs(100));
+    let mut host = world.host_with(options);
+    let outage = world
+        .topic
+        .always(Method::Publish)
+        .status(Code::Unavailable);
+    host.write_all(records(1)).await.expect("well");
+    assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+    world.arrived(&mut host, 1).await;
+    for _ in 0..200 {
+        if world.metric("publishRetries") > 0 {
+            break;
+        }
+        host.settle().await.expect("well");
+    }
+    assert_eq!(world.metric("publishRetries"), 1);
+    outage.remove();
+    let gate = Gate::new();
+    let silence = world.topic.always(Method::Publish).hold(&gate);
+    world.advance(Duration::from_secs(11));
+    assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+    let warning = log.one_warning(STALLED);
+    let status = warning.field("last_status").expect("it failed once");
+    assert!(status.contains("UNAVAILABLE"), "{status}");
+    gate.open();
+    silence.remove();
+    host.checkpoint().await.expect("published at last");
+    // Silence after that is not the outage of before.
+    log.clear();
+    let gate = Gate::new();
+    let silence = world.topic.always(Method::Publish).hold(&gate);
+    host.write_all(records(1)).await.expect("well");
+    assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+    world.arrived(&mut host, 3).await;
+    world.advance(Duration::from_secs(11));
+    assert!(host.poll_flush(0, Flush::Checkpoint).await.is_pending());
+    assert_eq!(log.one_warning(STALLED).field("last_status"), None);
+    gate.open();
+    silence.remove();
+    host.finish().await.expect("well");
+}
+
+#[tokio::test]
 async fn a_wait_for_the_handler_is_warned_about_and_never_ended_by_the_budget() {
     let log = capture();
     let world = World::on_manual_clock().await;

@@ -17,6 +17,7 @@ use crate::sink_options::to_usize;
 
 impl Drive {
     /// The topic at `destination`, opened if need be; `None` if every slot is taken by a topic with something pending.
+    #[inline]
     pub(super) fn find_or_open(
         &mut self,
         destination: &TopicDestination,

@@ -17,6 +17,7 @@ use aqueduct_connector::{Error, Moment, StatusChain};
 use futures::future::LocalBoxFuture;
 use tracing::info;
 
+use super::super::batch::Buffers;
 use super::super::error::{self, redacted};
 use super::super::request::TRANSIENT;
 use super::{Drive, Item, Kind, OpenBatch, Parked, TopicId};
@@ -201,7 +202,7 @@ impl Drive {
         if let Some(at) = entry.parked.iter().position(|parked| parked.alone)
             && let Some(parked) = entry.parked.remove(at)
         {
-            let mut batch = OpenBatch::new(0, &entry.head, super::Buffers::default());
+            let mut batch = OpenBatch::new(0, &entry.head, Buffers::default());
             batch.push_encoded(&parked.message, parked.sequence);
             self.unpark(&parked);
             self.submit(topic, Kind::Alone(parked), batch.seal());

@@ -9,10 +9,7 @@ use bytes::Bytes;
 use super::super::batch::Slot;
 use super::super::error::{self, Failure, Verdict, redacted};
 use super::super::request::{Next, Request};
-use super::{
-    Drive, FailedMessage, KEPT_BUFFERS, Kind, LARGEST_KEPT_BUFFER, Parked, Pass, QueueId, Routed,
-    Tag, TopicId,
-};
+use super::{Drive, FailedMessage, Kind, Parked, Pass, QueueId, Routed, Tag, TopicId};
 
 impl Drive {
     /// An attempt has ended.
@@ -39,6 +36,7 @@ impl Drive {
         self.free.push(id);
         // A final outcome is progress; an attempt that is made again is none (PS-SINK-09).
         self.progress.completed(now);
+        self.last_status = None;
         self.topics.get_mut(active.request.tag.topic).requests -= 1;
         match failed {
             None => self.on_published(active.request),
@@ -55,9 +53,7 @@ impl Drive {
             self.topics.queue(queue).in_flight -= 1;
             self.advance_queue(queue);
         }
-        if self.buffers.len() < KEPT_BUFFERS && sealed.body.len() <= LARGEST_KEPT_BUFFER {
-            self.buffers.extend(sealed.recycle());
-        }
+        self.spare.keep(sealed);
     }
 
     /// First match wins (PS-SINK-17).
