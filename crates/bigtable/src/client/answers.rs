@@ -57,6 +57,11 @@ impl Answers {
         self.answered_count == self.entries && self.failures.is_empty()
     }
 
+    /// Whether the service answered any entry.
+    pub(crate) fn any(&self) -> bool {
+        self.answered_count > 0
+    }
+
     /// Whether the service answered the entry at `position`.
     pub(crate) fn answered(&self, position: usize) -> bool {
         self.answered[position / 64] & (1 << (position % 64)) != 0

@@ -150,7 +150,7 @@ pub(super) struct Drive {
     unpolled: bool,
     since_progress: u32,
     stall: StallWatch,
-    /// What the way to the service failed with last; named by the warning about silence.
+    /// What the way to the service failed with since the last answer; named by the warning about silence.
     last_failure: Option<StatusChain>,
     held_back_since: Option<Moment>,
     timer: Box<dyn Timer>,

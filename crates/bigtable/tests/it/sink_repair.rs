@@ -11,7 +11,7 @@ use aqueduct_bigtable::{
 use aqueduct_connector::Error;
 use aqueduct_connector::sink::{Flush, RecordInfo, Sink};
 use aqueduct_sim::{Code, Method, SchemaLag, SimConfig};
-use aqueduct_testkit::SinkHost;
+use aqueduct_testkit::{SinkHost, log};
 
 use super::sink_world::{Record, World, destination, records};
 
@@ -48,6 +48,30 @@ async fn a_missing_table_is_created_and_every_record_applied() {
     assert_eq!(world.metric("numRecordsSend"), 250);
     assert!(world.metric("errorClass.NOT_FOUND.errors") > 0);
     assert_eq!(world.metric("parkedEntries"), 0);
+    host.finish().await.expect("well");
+}
+
+#[tokio::test]
+async fn a_table_that_vanished_after_it_was_written_to_is_warned_about_when_it_is_created_again() {
+    const LOST: &str = "was gone and was created again";
+    let logs = log::capture();
+    let world = World::new().await;
+    world.table.delete();
+    let mut host = world.host(creating);
+    host.write_all(records(3)).await.expect("well");
+    host.checkpoint().await.expect("well");
+    assert_eq!(
+        logs.matching(tracing::Level::WARN, LOST).len(),
+        0,
+        "nothing was in the first one"
+    );
+    world.table.delete();
+    host.write_all([Record::new("later")]).await.expect("well");
+    host.checkpoint().await.expect("well");
+    let line = logs.one_warning(LOST);
+    assert_eq!(line.field("table"), Some("p.i.t"));
+    assert_eq!(world.table.row_count(), 1);
+    assert_eq!(world.metric("tablesCreated"), 2);
     host.finish().await.expect("well");
 }
 

@@ -68,10 +68,14 @@ impl Drive {
     }
 
     pub(super) fn on_attempt(&mut self, id: usize, started: Moment, end: AttemptEnd, now: Moment) {
-        match &end.result {
-            Err(failure) if !failure.answered => self.last_failure = Some(failure.chain.clone()),
-            // A refusal is an answer as well.
-            Ok(()) | Err(_) => self.stall.answered(now),
+        // A refusal is an answer as well, and so is what was said of some entries before the way broke.
+        let silent = matches!(&end.result, Err(failure) if !failure.answered);
+        if !silent || end.answers.any() {
+            self.stall.answered(now);
+            self.last_failure = None;
+        }
+        if silent && let Err(failure) = &end.result {
+            self.last_failure = Some(failure.chain.clone());
         }
         self.metrics.on_attempt_end(now.since(started));
         let Some(mut request) = self.requests[id].take() else {
@@ -181,8 +185,11 @@ impl Drive {
     ) {
         // A parked record counts when its verdict is taken, in the order of the park.
         let parked = matches!(kind, Kind::Parked(_));
-        if !parked && settled.iter().any(|(_, _, failed)| failed.is_none()) {
-            self.rejections = 0;
+        if settled.iter().any(|(_, _, failed)| failed.is_none()) {
+            self.tables.get_mut(table).written = true;
+            if !parked {
+                self.rejections = 0;
+            }
         }
         for (position, load, failed) in settled {
             if let Kind::Parked(turn) = kind {

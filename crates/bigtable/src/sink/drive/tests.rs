@@ -40,6 +40,24 @@ impl Wire {
         count
     }
 
+    /// Breaks the way under everything that is under way, after so many entries of each request were applied.
+    fn break_all(&self, told: usize) -> usize {
+        let pending = self.pending.take();
+        let count = pending.len();
+        for (_, entries, answer) in pending {
+            let _ = answer.send(AttemptEnd {
+                answers: applied_of(told, entries),
+                result: Err(CallFailure {
+                    answered: false,
+                    chain: StatusChain::new(Status::new(Code::Unavailable, "the way broke")),
+                    retry_delay: None,
+                    cookies: aqueduct_cloud::Cookies::default(),
+                }),
+            });
+        }
+        count
+    }
+
     fn finish_close(&self) {
         let (_, done) = self.closes.borrow_mut().remove(0);
         let _ = done.send(());
@@ -47,8 +65,13 @@ impl Wire {
 }
 
 fn applied(entries: usize) -> Answers {
+    applied_of(entries, entries)
+}
+
+/// The first `told` of `entries` are applied.
+fn applied_of(told: usize, entries: usize) -> Answers {
     use googleapis_tonic_google_bigtable_v2::google::bigtable::v2;
-    let told = (0..entries).map(|at| v2::mutate_rows_response::Entry {
+    let told = (0..told).map(|at| v2::mutate_rows_response::Entry {
         index: at as i64,
         status: None,
     });
@@ -306,4 +329,51 @@ async fn a_failure_that_no_call_returned_is_logged_by_the_close_and_nothing_is_s
         line.field("error")
             .is_some_and(|text| text.contains("it broke late"))
     );
+}
+
+const SILENCE: &str = "no answer from Bigtable";
+
+#[tokio::test]
+async fn a_warning_about_silence_names_what_the_way_failed_with_since_the_last_answer() {
+    let logs = aqueduct_testkit::log::capture();
+    let mut f = fixture(WriterOptions::new());
+    f.write("one", "t");
+    assert!(!f.flushed());
+    assert_eq!(f.wire.break_all(0), 1);
+    assert!(!f.flushed());
+    f.clock.advance(Duration::from_secs(61));
+    assert!(!f.flushed(), "sent again, and silent");
+    let line = logs.one_warning(SILENCE);
+    let failure = line.field("last_failure").expect("there was one");
+    assert!(failure.contains("UNAVAILABLE"), "{failure}");
+    // The service answers; then it is silent without a failure.
+    f.flush();
+    logs.clear();
+    f.write("one", "t");
+    assert!(!f.flushed());
+    f.clock.advance(Duration::from_secs(61));
+    assert!(!f.flushed());
+    assert_eq!(logs.one_warning(SILENCE).field("last_failure"), None);
+}
+
+#[tokio::test]
+async fn entries_that_were_answered_before_a_break_restart_the_minute_of_silence() {
+    let logs = aqueduct_testkit::log::capture();
+    let mut f = fixture(WriterOptions::new());
+    f.write("one", "t");
+    f.write("one", "t");
+    assert!(!f.flushed());
+    f.clock.advance(Duration::from_secs(50));
+    assert!(!f.flushed());
+    assert_eq!(f.wire.break_all(1), 1);
+    assert!(!f.flushed());
+    f.clock.advance(Duration::from_secs(50));
+    assert!(!f.flushed());
+    assert_eq!(logs.matching(tracing::Level::WARN, SILENCE).len(), 0);
+    f.clock.advance(Duration::from_secs(11));
+    assert!(!f.flushed());
+    let line = logs.one_warning(SILENCE);
+    assert_eq!(line.field("in_flight_entries"), Some("1"));
+    assert!(line.field("last_failure").is_some());
+    f.flush();
 }
