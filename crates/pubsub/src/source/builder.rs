@@ -351,6 +351,8 @@ pub(super) struct Settings {
     pub(super) start: StartPosition,
     pub(super) exactly_once: ExactlyOnceSubscriptions,
     pub(super) subscriber: SubscriberOptions,
+    /// Whether the host decodes payloads itself and may reject records; each message then gives one.
+    pub(super) rejects: bool,
 }
 
 type MakeDeserializer<T> = Arc<dyn Fn() -> Box<dyn MessageDeserializer<T>> + Send + Sync>;
@@ -449,6 +451,7 @@ pub struct PubSubSourceBuilder<T> {
     subscriber: SubscriberOptions,
     service_account_key_file: Option<String>,
     emulator_endpoint: Option<String>,
+    rejects: bool,
 }
 
 impl<T> Default for PubSubSourceBuilder<T> {
@@ -463,6 +466,7 @@ impl<T> Default for PubSubSourceBuilder<T> {
             subscriber: SubscriberOptions::default(),
             service_account_key_file: None,
             emulator_endpoint: None,
+            rejects: false,
         }
     }
 }
@@ -576,6 +580,12 @@ impl<T> PubSubSourceBuilder<T> {
         self
     }
 
+    /// Lets the host reject records; see [`SourceReader::reject`].
+    pub(crate) fn rejectable(mut self) -> Self {
+        self.rejects = true;
+        self
+    }
+
     /// Checks every setting and makes the source. Does no I/O.
     ///
     /// # Errors
@@ -639,6 +649,7 @@ impl<T> PubSubSourceBuilder<T> {
                 start: self.start,
                 exactly_once: self.exactly_once,
                 subscriber: self.subscriber,
+                rejects: self.rejects,
             }),
             deserializer,
         })

@@ -5,7 +5,7 @@
 //!
 //! - At most one batch is asked for, under way or with the host at a time, so a split paused meanwhile gives it back.
 //! - A message is reported as emitted when all its records went downstream, in order; one without records with those
-//!   before it.
+//!   before it. One whose record the host rejects is dropped with it, or returned at once.
 //! - No call but `poll_next` and `poll_close` waits. What finds the channel full waits in `overflow`, in order; it is
 //!   bounded by what one batch and the host's checkpoints give rise to.
 
@@ -49,6 +49,10 @@ pub(super) struct Reader<T> {
     /// The failure was reported, or there can be none.
     failed: bool,
     current: Current,
+    /// Kept back from the last batch, so that none of it is with the host when an earlier message of its key is returned.
+    rest: Option<(usize, Vec<Handed>)>,
+    /// Keys in `rest` whose messages were returned.
+    returned: BTreeSet<u64>,
     /// Messages dropped or returned so far, for the rate of warnings.
     undecodable: u64,
     closing: bool,
@@ -62,6 +66,8 @@ struct Current {
     messages: VecDeque<(Handle, u64)>,
     records: u64,
     emitted: u64,
+    /// The messages, as long as the host may reject one.
+    kept: Vec<Handed>,
 }
 
 impl<T> Reader<T> {
@@ -86,6 +92,8 @@ impl<T> Reader<T> {
             confirming: None,
             failed: false,
             current: Current::default(),
+            rest: None,
+            returned: BTreeSet::new(),
             undecodable: 0,
             closing: false,
         }
@@ -137,13 +145,26 @@ impl<T> Reader<T> {
     }
 
     /// Makes records of a batch.
-    fn read(&mut self, split: usize, batch: Vec<Handed>) -> Result<Batch<T>> {
+    fn read(&mut self, split: usize, mut batch: Vec<Handed>) -> Result<Batch<T>> {
+        let per_key = self.settings.ordering == OrderingMode::PerKey;
+        let nacks = self.settings.policy == DeserializationFailurePolicy::Nack;
+        if self.settings.rejects && per_key && nacks {
+            let mut seen = BTreeSet::new();
+            let mut keys = batch.iter().map(|handed| handed.key);
+            if let Some(repeated) = keys.position(|key| key != 0 && !seen.insert(key)) {
+                self.rest = Some((split, batch.split_off(repeated)));
+            }
+        }
+        let kept = if self.settings.rejects {
+            batch.clone()
+        } else {
+            Vec::new()
+        };
         let mut records: Vec<Record<T>> = Vec::with_capacity(batch.len());
         let mut messages = VecDeque::with_capacity(batch.len());
         let mut batch = batch.into_iter();
         // Keys of which a message was returned: the later ones go with it.
-        let mut returned: BTreeSet<u64> = BTreeSet::new();
-        let per_key = self.settings.ordering == OrderingMode::PerKey;
+        let mut returned = std::mem::take(&mut self.returned);
         while let Some(handed) = batch.next() {
             if per_key && returned.contains(&handed.key) {
                 continue;
@@ -183,7 +204,8 @@ impl<T> Reader<T> {
                         let mut handles = vec![handed.handle];
                         if per_key && handed.key != 0 {
                             returned.insert(handed.key);
-                            let later = batch.as_slice().iter();
+                            let rest = self.rest.iter().flat_map(|(_, rest)| rest);
+                            let later = batch.as_slice().iter().chain(rest);
                             handles.extend(
                                 later
                                     .filter(|later| later.key == handed.key)
@@ -209,7 +231,11 @@ impl<T> Reader<T> {
             messages,
             records: records.len() as u64,
             emitted: 0,
+            kept,
         };
+        if self.rest.is_some() {
+            self.returned = returned;
+        }
         self.report();
         Ok(Batch {
             split: self.ids[split].clone(),
@@ -292,7 +318,7 @@ impl<T> SourceReader<T> for Reader<T> {
             };
         }
         loop {
-            if !self.wanted && self.confirming.is_none() {
+            if !self.wanted && self.confirming.is_none() && self.rest.is_none() {
                 self.wanted = true;
                 self.tell(Command::Want);
             }
@@ -308,6 +334,14 @@ impl<T> SourceReader<T> for Reader<T> {
             }
             while let Poll::Ready(Some(confirmed)) = link.confirmed.poll_next_unpin(cx) {
                 self.confirming = self.confirming.filter(|waited| *waited > confirmed);
+            }
+            if let Some((split, batch)) = self.rest.take() {
+                if !self.paused.contains(&split) && self.confirming.is_none() {
+                    return Poll::Ready(self.read(split, batch).map(ReaderOutput::Batch));
+                }
+                self.returned.clear();
+                self.tell(Command::Returned { split, batch });
+                continue;
             }
             if !self.wanted && self.confirming.is_none() {
                 // It was waited for until now.
@@ -335,6 +369,57 @@ impl<T> SourceReader<T> for Reader<T> {
             "the host reported more records emitted than it was given"
         );
         self.report();
+    }
+
+    fn reject(&mut self, reason: &str) -> Result<()> {
+        let error = Error::data(reason.to_owned());
+        let split = self.current.split;
+        let next = self.current.messages.front().map(|(handle, _)| *handle);
+        let mut kept = self.current.kept.iter();
+        let Some(handed) = kept.find(|handed| Some(handed.handle) == next).cloned() else {
+            return Err(Error::bug("a row was rejected that was not handed out").with_source(error));
+        };
+        let message = ReceivedMessage::new(handed.message, handed.attempt)
+            .map_err(|_| Error::bug("a message that was decoded before does not decode"))?;
+        self.metrics.in_errors.increment();
+        match self.settings.policy {
+            DeserializationFailurePolicy::Fail => {
+                return Err(Error::user(format!(
+                    "message {} of {} cannot be decoded; it stays unacknowledged and will come again; \
+                     scan.deserialization-failure-policy 'drop' acknowledges such messages, 'nack' leaves them to the \
+                     subscription's dead-letter policy",
+                    message.message_id(),
+                    self.splits[split].subscription,
+                ))
+                .with_source(error));
+            }
+            DeserializationFailurePolicy::Drop => {
+                self.metrics.dropped.increment();
+                self.undecodable(split, &message, "dropped");
+                self.emitted(1);
+            }
+            DeserializationFailurePolicy::Nack => {
+                self.undecodable(split, &message, "returned to the service");
+                let (key, mut handles) = (handed.key, vec![handed.handle]);
+                self.current.messages.pop_front();
+                self.current.emitted += 1;
+                if self.settings.ordering == OrderingMode::PerKey
+                    && key != 0
+                    && let Some((_, rest)) = &self.rest
+                {
+                    let later = rest.iter().filter(|later| later.key == key);
+                    handles.extend(later.map(|later| later.handle));
+                    self.returned.insert(key);
+                }
+                self.tell(Command::Nack {
+                    split,
+                    handles,
+                    key,
+                });
+                self.report();
+            }
+        }
+        Ok(())
     }
 
     fn snapshot(&mut self, checkpoint: CheckpointId) -> Result<Vec<Split>> {

@@ -74,6 +74,7 @@ pub(super) fn build(
     let subscriptions = subscriptions(options, project)?;
     options.get(&table::SCAN_PARALLELISM)?;
     let mut builder = PubSubSource::builder()
+        .rejectable()
         .subscriber_options(subscriber(options)?)
         .deserializer(Keep {
             subscription: metadata::field(&plan.metadata, metadata::SUBSCRIPTION).is_some(),

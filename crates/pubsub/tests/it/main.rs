@@ -20,3 +20,8 @@ mod source_reading;
 mod source_startup;
 mod source_streams;
 mod source_support;
+mod table_docs;
+mod table_emulator;
+mod table_rejects;
+mod table_roundtrip;
+mod table_world;
