@@ -130,17 +130,28 @@ pub(crate) async fn within<F: Future>(
     }
 }
 
-/// Spawns on the runtime of the thread it was made on.
-pub(crate) struct RuntimeSpawn {
+/// Spawns on the Tokio runtime of the thread it was made on; also for a program that drives one reader or writer itself.
+pub struct RuntimeSpawn {
     handle: Handle,
 }
 
 impl RuntimeSpawn {
     /// For the runtime that this thread is inside of.
-    pub(crate) fn current() -> Arc<Self> {
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    #[must_use]
+    pub fn current() -> Arc<Self> {
         Arc::new(Self {
             handle: Handle::current(),
         })
+    }
+}
+
+impl std::fmt::Debug for RuntimeSpawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RuntimeSpawn")
     }
 }
 

@@ -74,7 +74,7 @@ pub use functions::{ProcessFunction, RecordContext};
 pub use handle::{
     CheckpointInfo, JobEnd, JobHandle, JobReport, JobState, JobStatus, OperatorProgress,
 };
-pub use host::SystemClock;
+pub use host::{RuntimeSpawn, SystemClock};
 pub use keyed::{Key, KeyedProcessFunction, Timers};
 pub use operator::{Operator, OperatorContext, OperatorState, Progress};
 pub use stream::{Job, KeyedStream, Stream, Targets};

@@ -205,7 +205,8 @@ impl JobContext {
         self.status(|status| status.failed_checkpoints += 1);
     }
 
-    /// Takes the checkpoints that are beyond what is retained. One that was named to start from is kept.
+    /// Takes the checkpoints of this directory that are beyond what is retained, one that a start once named included: its
+    /// protection is a copy, or a savepoint.
     pub(crate) fn superseded(&mut self) -> Vec<u64> {
         let retained = self.config.retained_checkpoints as usize;
         let surplus = self.complete.len().saturating_sub(retained);
@@ -319,7 +320,11 @@ async fn run_job(
     match &result {
         Ok(end) => tracing::info!(job = %shared.graph.name, ?end, "ended"),
         Err(error) => {
-            tracing::error!(job = %shared.graph.name, error = %error.report(), "failed for good");
+            // A target of its own, for hosts that tell their user the error that they are given.
+            tracing::error!(
+                target: "aqueduct_runtime::outcome",
+                job = %shared.graph.name, error = %error.report(), "failed for good"
+            );
         }
     }
     if let Some(server) = server {
