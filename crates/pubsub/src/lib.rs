@@ -8,6 +8,7 @@
 //! | [`sink_options`] | the sink's options, declared once |
 //! | [`deadletter`] | the dead-letter queue, for the sinks of every connector |
 //! | [`message`] | messages to publish, field by field |
+//! | [`publisher`] | publishing by hand, for tools and tests |
 //! | [`destination`] | topic and subscription addresses |
 //! | [`table`](mod@table) | tables of SQL |
 
@@ -17,6 +18,7 @@ mod client;
 pub mod deadletter;
 pub mod destination;
 pub mod message;
+pub mod publisher;
 pub mod sink;
 pub mod sink_options;
 pub mod source;
@@ -28,6 +30,7 @@ pub use deadletter::{
 };
 pub use destination::{SubscriptionDestination, TopicDestination};
 pub use message::Message;
+pub use publisher::Publisher;
 pub use sink::{CreateDisposition, FailedMessage, PubSubSerializer, PubSubSink, PubSubSinkBuilder};
 pub use sink_options::{PublisherOptions, TopicCreateOptions};
 pub use source::{

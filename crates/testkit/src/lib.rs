@@ -10,6 +10,7 @@
 //! | [`table`] | tables in the hands of the hosts |
 //! | [`log`] | captured log lines, and proof that nothing leaked |
 //! | [`emulator`] | Google's own emulators, where installed |
+//! | [`python`] | official client libraries for Python, fetched |
 //! | [`wait`], [`seeds`](mod@seeds) | waits with a limit, seeds that can be run again |
 
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod failure;
 pub mod golden;
 pub mod host;
 pub mod log;
+pub mod python;
 pub mod seeds;
 pub mod table;
 pub mod wait;

@@ -1,6 +1,8 @@
 //! Everything that needs a service: simulated, or Google's emulator where it is installed.
 
 mod deadletter_queue;
+mod publisher;
+mod python_client;
 mod sink_bounds;
 mod sink_conformance;
 mod sink_crash;
