@@ -3,8 +3,11 @@
 //! | file | command |
 //! | --- | --- |
 //! | `quickstart` | replays real flights into a table, with checkpoints, and reads them back |
-//! | `sim` | serves the simulated services |
 //! | `scan` | shows the rows of a table |
+//! | `pubsub` | publishes, pulls and shows messages by hand |
+//! | `sim` | serves the simulated services |
+//!
+//! `address` and `flags` hold what they share of options, `signals` what ends them, `printable` how data is shown.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -22,8 +25,12 @@ macro_rules! say {
 }
 
 mod address;
+mod flags;
+mod printable;
+mod pubsub;
 mod quickstart;
 mod scan;
+mod signals;
 mod sim;
 
 use std::io::IsTerminal;
@@ -49,17 +56,23 @@ enum Command {
     Quickstart(quickstart::Args),
     /// Shows rows of a Bigtable table.
     Scan(scan::Args),
+    /// Publishes, pulls and shows Pub/Sub messages by hand.
+    Pubsub(pubsub::Args),
     /// Serves simulated Google services on a local port, to develop and test against.
     Sim(sim::Args),
 }
 
+/// A job's last error is printed below, once; the executor need not log it too.
+const TOLD_BELOW: &str = "aqueduct_runtime::outcome=off";
+
+/// Exit code of a command that was asked to end and did so before it was through.
+const STOPPED: u8 = 3;
+/// Exit code of a command that was asked twice and ended at once.
+const ENDED_AT_ONCE: u8 = 130;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = match (&cli.log, &cli.command) {
-        (Some(log), _) => log,
-        (None, Command::Scan(_)) => scan::LOG,
-        (None, _) => "warn",
-    };
+    let log = cli.log.as_deref().unwrap_or("warn");
     let filter = match EnvFilter::builder().parse(log) {
         Ok(filter) => filter,
         Err(error) => {
@@ -68,13 +81,14 @@ fn main() -> ExitCode {
         }
     };
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter.add_directive(TOLD_BELOW.parse().expect("well formed")))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
     let done = match cli.command {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Scan(args) => scan::run(args),
+        Command::Pubsub(args) => pubsub::run(args),
         Command::Sim(args) => sim::run(args),
     };
     match done {
@@ -88,9 +102,3 @@ fn main() -> ExitCode {
 
 /// What a command ends with: an exit code, or a text for a person.
 type Done = Result<ExitCode, String>;
-
-/// A connector's error as a text for a person, with all its causes.
-#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-fn text(error: aqueduct::connector::Error) -> String {
-    error.report()
-}

@@ -36,12 +36,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::sync::Notify;
 
 use crate::address::{TableArgs, check_reachable};
-use crate::{Done, text};
+use crate::{Done, flags};
 use format::Format;
-
-/// The log filter without `--log`: the executor's report of the job's end would repeat the error that this command prints.
-pub(crate) const LOG: &str =
-    "warn,aqueduct_runtime::coordinator=off,aqueduct_runtime::coordinator::attempt=warn";
 
 /// Bytes of rows that a subtask gathers before it takes its turn at standard output.
 const TURN_BYTES: usize = 64 << 10;
@@ -247,13 +243,15 @@ pub(crate) fn run(args: Args) -> Done {
         .source(table.clone(), format, read.clone())
         .map_err(text)?;
     if let Some(address) = &args.bigtable {
-        check_reachable(address)?;
+        check_reachable("--bigtable", address)?;
     }
     let config = JobConfig::builder()
         .parallelism(args.parallelism)
+        // Nothing is keyed, so as many groups as subtasks do.
+        .max_parallelism(args.parallelism)
         .restart(RestartStrategy::None)
         .build()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| text(error.into()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -286,12 +284,17 @@ pub(crate) fn run(args: Args) -> Done {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: Error) -> String {
+    flags::named(error.report(), flags::TABLE)
+}
+
 /// Why the scan failed, with the options that may be wrong.
 fn explain(error: &Error, table: &TableDestination, args: &Args) -> String {
     let missing = error
         .statuses()
         .is_some_and(|chain| chain.code() == Code::NotFound);
-    let report = error.report();
+    let report = flags::named(error.report(), flags::TABLE);
     if !missing {
         return report;
     }

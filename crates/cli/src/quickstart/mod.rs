@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct::bigtable::sink::CreateDisposition;
 use aqueduct::bigtable::{BigtableSink, GcRule, TableCreateOptions, TableDestination};
+use aqueduct::connector::Error;
 use aqueduct::files::{FileSource, Paced};
 use aqueduct::runtime::{
     Job, JobConfig, JobEnd, JobHandle, JobReport, JobState, RestartStrategy, WatermarkStrategy,
@@ -24,11 +25,10 @@ use aqueduct_sim::{Sim, SimConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::address::{TableArgs, check_reachable};
-use crate::{Done, text};
+use crate::signals::Signals;
+use crate::{Done, ENDED_AT_ONCE, STOPPED, flags};
 use flights::Flight;
 
-/// Exit code of a run that was stopped before its end.
-const STOPPED: u8 = 3;
 /// How long a stop waits for its last checkpoint.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(30);
 
@@ -52,8 +52,8 @@ pub(crate) struct Args {
     /// Time between checkpoints, such as '500 ms' or '10 s'.
     #[arg(long, default_value = "500 ms", value_parser = duration, value_name = "TIME")]
     checkpoint_interval: Duration,
-    /// Subtasks of every operator.
-    #[arg(long, default_value_t = 2, value_name = "N")]
+    /// Subtasks of every operator; at most 128, the key groups of the checkpoints.
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     parallelism: u32,
     /// Events a second; 0 is as fast as possible. Default: 2000 for the sample, as fast as possible for --events.
     #[arg(long, value_name = "N")]
@@ -63,6 +63,12 @@ pub(crate) struct Args {
     metrics: Option<String>,
     #[command(flatten)]
     table: TableArgs,
+}
+
+/// An error for a person, in the words of the command line.
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: Error) -> String {
+    flags::named(error.report(), flags::TABLE)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -98,6 +104,9 @@ pub(crate) fn run(args: Args) -> Done {
         (None, None) => unreachable!("one of the two was made above"),
     };
 
+    // As the store shows it: a URL may hold a secret.
+    let shown = Store::open(&directory).map_err(|error| format!("--checkpoint-dir: {error}"))?;
+
     let job = job(
         &events,
         table.clone(),
@@ -116,15 +125,13 @@ pub(crate) fn run(args: Args) -> Done {
     if let Some(address) = &args.metrics {
         config = config.metrics_address(address);
     }
-    let config = config.build().map_err(|error| error.to_string())?;
+    let config = config.build().map_err(|error| text(error.into()))?;
 
     say!(
         "replaying {} into {table} on {}",
         events.describe(),
         service.describe()
     );
-    // As the store shows it: a URL may hold a secret.
-    let shown = Store::open(&directory).map_err(|error| error.to_string())?;
     say!(
         "checkpoints every {:?} in {}",
         args.checkpoint_interval,
@@ -139,7 +146,7 @@ pub(crate) fn run(args: Args) -> Done {
     let ended = runtime.block_on(watch(&handle, &events))?;
     let Some(report) = ended else {
         eprintln!("ended at once; the next run repeats what came after the last checkpoint");
-        return Ok(ExitCode::from(130));
+        return Ok(ExitCode::from(ENDED_AT_ONCE));
     };
     let took = started.elapsed();
 
@@ -450,7 +457,7 @@ impl Service {
                 .map(Self::InProcess)
                 .map_err(|error| format!("cannot start the simulated service: {error}"));
         };
-        check_reachable(address)?;
+        check_reachable("--bigtable", address)?;
         Ok(Self::Elsewhere(address.to_owned()))
     }
 
@@ -466,35 +473,6 @@ impl Service {
             Self::InProcess(_) => "a simulated service in this process".to_owned(),
             Self::Elsewhere(address) => address.clone(),
         }
-    }
-}
-
-/// Ctrl-C, and the request to end that service managers send.
-struct Signals {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, String> {
-        Ok(Self {
-            #[cfg(unix)]
-            terminate: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-                .map_err(|error| format!("cannot wait for signals: {error}"))?,
-        })
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
     }
 }
 

@@ -64,17 +64,55 @@ fn a_service_that_is_not_there_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_parallelism_of_zero_is_refused_by_its_option() {
-    refused(
-        &run(&["quickstart", "--parallelism", "0"]),
-        &["parallelism", "0"],
-    );
+fn a_parallelism_beyond_its_bounds_is_refused_by_its_flag_and_the_bound() {
+    for beyond in ["0", "129"] {
+        refused(
+            &run(&["quickstart", "--parallelism", beyond]),
+            &["--parallelism", beyond, "1..=128"],
+        );
+    }
 }
 
 #[test]
-fn names_that_are_paths_are_refused_by_their_option() {
-    refused(&run(&["quickstart", "--table", "a/b"]), &["table", "a/b"]);
-    refused(&run(&["quickstart", "--project", " "]), &["project"]);
+fn names_that_are_paths_are_refused_by_their_flag() {
+    refused(&run(&["quickstart", "--table", "a/b"]), &["--table", "a/b"]);
+    refused(&run(&["quickstart", "--project", " "]), &["--project"]);
+}
+
+#[test]
+fn what_a_library_refuses_is_told_once_and_by_its_flag() {
+    let nowhere = run(&["quickstart", "--events", "/nowhere/flights.csv"]);
+    let metrics = run(&["quickstart", "--metrics", "here"]);
+    let interval = run(&["quickstart", "--checkpoint-interval", "0 ms"]);
+    for (said, words) in [
+        (&nowhere, "/nowhere/flights.csv"),
+        (&metrics, "--metrics"),
+        (&interval, "--checkpoint-interval"),
+    ] {
+        refused(said, &[words]);
+        assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    }
+}
+
+#[test]
+fn a_checkpoint_directory_with_a_secret_is_refused_and_the_secret_not_shown() {
+    let sim = Sim::start_on_thread(SimConfig::default()).expect("a free port");
+    for directory in [
+        "gs://user:SECRET@bucket/checkpoints",
+        "s3://bucket/checkpoints?key=SECRET",
+        "file:///checkpoints#SECRET",
+    ] {
+        let said = run(&[
+            "quickstart",
+            "--bigtable",
+            &sim.endpoint(),
+            "--checkpoint-dir",
+            directory,
+        ]);
+        refused(&said, &["--checkpoint-dir"]);
+        let all = format!("{}{}", said.out, said.err);
+        assert!(!all.contains("SECRET"), "{all}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs the `aqueduct` binary and collects what it says.
 
+use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Said {
     /// Whether it ended well.
     pub(crate) ok: bool,
+    /// The exit code; none if a signal ended it.
+    pub(crate) code: Option<i32>,
     /// Standard output.
     pub(crate) out: String,
     /// Standard error.
@@ -31,6 +34,34 @@ pub(crate) fn run_within(limit: Duration, arguments: &[&str]) -> Said {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary starts");
+    end_within(limit, child)
+}
+
+/// As [`run`], with `input` on standard input.
+pub(crate) fn run_fed(arguments: &[&str], input: &[u8]) -> Said {
+    let mut child = command(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    // A program that refuses its arguments reads nothing.
+    std::thread::spawn(move || stdin.write_all(&input));
+    end_within(Duration::from_secs(120), child)
+}
+
+/// Asks a program to end as a person at a terminal does.
+pub(crate) fn interrupt(child: &Child) {
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.expect("kill is installed").success());
+}
+
+/// Collects what `child`, whose outputs are piped, says until its end within `limit`.
+pub(crate) fn end_within(limit: Duration, child: Child) -> Said {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let id = child.id();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
@@ -38,10 +69,7 @@ pub(crate) fn run_within(limit: Duration, arguments: &[&str]) -> Said {
         Ok(output) => said(&output.expect("the output is readable")),
         Err(_) => {
             let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
-            panic!(
-                "`aqueduct {}` did not end within {limit:?}",
-                arguments.join(" ")
-            );
+            panic!("it did not end within {limit:?}");
         }
     }
 }
@@ -55,6 +83,7 @@ fn said(output: &Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Said {
         ok: output.status.success(),
+        code: output.status.code(),
         out: text(&output.stdout),
         err: text(&output.stderr),
     }

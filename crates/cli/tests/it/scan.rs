@@ -253,7 +253,7 @@ fn a_wrong_option_is_refused_by_its_name_before_the_service_is_asked() {
         let said = run(&["scan", "--bigtable", "127.0.0.1:1", option, value]);
         refused(&said, &[option, words]);
     }
-    refused(&run(&["scan", "--table", "a/b"]), &["table", "a/b"]);
+    refused(&run(&["scan", "--table", "a/b"]), &["--table", "a/b"]);
     let nowhere = run(&["scan", "--bigtable", "127.0.0.1:1"]);
     refused(&nowhere, &["127.0.0.1:1", "--bigtable"]);
     refused(
