@@ -233,7 +233,8 @@ pub(crate) fn install_crypto_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Drives the connection until it ends, by itself or because the peer fell silent.
+/// Drives the connection until it ends, by itself, because the peer fell silent, or because nobody needs it any more: the
+/// peer of a connection that was given up must hear of it, or it goes on serving calls that were cancelled.
 async fn drive(connection: Http2, conn: Arc<Conn>, target: &Target) {
     let mut connection = connection;
     let options = &target.options;
@@ -244,14 +245,16 @@ async fn drive(connection: Http2, conn: Arc<Conn>, target: &Target) {
         options.keep_alive,
         options.keep_alive_timeout
     ));
+    let drained = pin!(future::poll_fn(|cx| conn.poll_drained(cx)));
     match select(
         pin!(future::poll_fn(|cx| Pin::new(&mut connection).poll(cx))),
-        silent,
+        select(silent, drained),
     )
     .await
     {
         Either::Left((_, _)) => conn.wear_out(),
-        Either::Right(((), _)) => {
+        Either::Right((Either::Right(_), _)) => {}
+        Either::Right((Either::Left(_), _)) => {
             warn!(endpoint = %target.endpoint, "no answer to a keep-alive ping, giving the connection up");
             // Before the connection is dropped, so that its calls say why.
             conn.dies_of("the peer did not answer a keep-alive ping");

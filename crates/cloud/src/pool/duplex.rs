@@ -141,6 +141,12 @@ impl DuplexCall {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
+    /// Whether the service has answered the call, be it by its headers only, and the answer has not ended.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        matches!(self.phase, Phase::Open { .. })
+    }
+
     /// Sends what is queued as far as the connection takes it, reading nothing: for an owner that leaves the answer
     /// unread for a while. A call that has no connection yet gets none by this.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) {

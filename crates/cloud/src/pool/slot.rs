@@ -12,11 +12,12 @@
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use aqueduct_connector::{Spawn, Task};
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use h2::client::SendRequest;
 
 use super::connect::{self, Target};
@@ -38,6 +39,8 @@ pub(super) struct Conn {
     /// Its task has ended.
     over: AtomicBool,
     cause: OnceLock<&'static str>,
+    /// Of its task, which ends when it takes no more calls and has none left.
+    drained: AtomicWaker,
 }
 
 impl Conn {
@@ -49,6 +52,7 @@ impl Conn {
             worn: AtomicBool::new(false),
             over: AtomicBool::new(false),
             cause: OnceLock::new(),
+            drained: AtomicWaker::new(),
         }
     }
 
@@ -67,7 +71,18 @@ impl Conn {
 
     /// Takes no new calls from now on.
     pub(super) fn wear_out(&self) {
-        self.worn.store(true, Ordering::Release);
+        self.worn.store(true, Ordering::SeqCst);
+        self.drained.wake();
+    }
+
+    /// Ready when it takes no more calls and the last one has ended.
+    pub(super) fn poll_drained(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.drained.register(cx.waker());
+        if self.worn.load(Ordering::SeqCst) && self.leases.load(Ordering::SeqCst) == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Says why it ends, for the errors of its calls; to be called before its streams fail.
@@ -104,7 +119,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.leases.fetch_sub(1, Ordering::Relaxed);
+        if self.0.leases.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.worn.load(Ordering::SeqCst) {
+            self.0.drained.wake();
+        }
     }
 }
 

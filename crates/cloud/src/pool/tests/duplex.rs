@@ -195,6 +195,8 @@ async fn a_call_abandoned_in_silence_takes_its_connection_out_of_use() {
         silent.begin(stream).await;
         silent.send(DATA, 0, stream, &framed(b"x")).await;
         served.send(1).await.expect("the test waits");
+        // The peer hears of it: one that goes on would serve a call that nobody listens to.
+        while silent.next().await.is_some() {}
         let mut peer = Peer::accept(&listener).await;
         loop {
             let Some(frame) = peer.next().await else {
