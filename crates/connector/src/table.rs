@@ -9,7 +9,8 @@
 //! A factory that is [`formatted`](TableFactory::formatted) carries opaque payloads: the physical columns of its tables
 //! are coded by a format of the host (`json`, `csv`, `avro`). Its rows begin with the payload as one `BYTES NOT NULL`
 //! field in place of all physical columns; metadata columns follow. If the host's format cannot read a payload, the host
-//! says so with [`TableReader::reject`], and the table's own policy decides.
+//! says so with [`TableReader::reject`], and the table's own policy decides. Metadata of a format come before the table's;
+//! the host refuses a format that has a key of the table's.
 //!
 //! # Which fields a row has
 //!
@@ -61,7 +62,8 @@ pub enum UsedBy {
     Sink,
 }
 
-/// A metadata column that a table can have.
+/// A metadata column that a table can have. A key that is read by one type and written by another is there twice, once
+/// readable and once writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetadataColumn {
     /// The key, as in `METADATA FROM 'key'`.
