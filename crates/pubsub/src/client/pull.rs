@@ -141,6 +141,11 @@ impl PullStream {
             .min(self.answer_by.unwrap_or(Moment::NEVER))
     }
 
+    /// Whether the service has taken the call, be it without a message so far.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.call.is_answered()
+    }
+
     /// For how long it is read without a response.
     pub(crate) fn silence(&self, now: Moment) -> Duration {
         self.quiet_since

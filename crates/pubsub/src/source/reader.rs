@@ -249,7 +249,7 @@ impl<T> Reader<T> {
         if self.undecodable <= 10 || self.undecodable.is_power_of_two() {
             warn!(
                 subscription = %self.splits[split].subscription,
-                message = message.message_id(),
+                id = message.message_id(),
                 so_far = self.undecodable,
                 "undecodable message {what}"
             );

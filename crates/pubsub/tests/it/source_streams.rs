@@ -1,16 +1,11 @@
 //! Streams: whatever ends one, reading goes on and acknowledgements land; what cannot be repaired fails the job.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aqueduct_connector::source::SplitId;
 use aqueduct_pubsub::source::metrics;
 use aqueduct_sim::{Code, Method};
 use aqueduct_testkit::{SourceHost, TestContext, until};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::source_support::*;
 
@@ -185,65 +180,10 @@ async fn a_failure_that_nobody_saw_is_counted_by_the_close() {
     assert_eq!(world.metric(metrics::FAILURES_UNREPORTED), 1);
 }
 
-/// A proxy whose connections can be made to lose everything in both directions while they stay open.
-struct Proxy {
-    address: String,
-    swallow: Arc<AtomicBool>,
-    /// Connections accepted.
-    accepted: Arc<AtomicUsize>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Proxy {
-    async fn start(to: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound").to_string();
-        let swallow = Arc::new(AtomicBool::new(false));
-        let accepted = Arc::new(AtomicUsize::new(0));
-        let (mode, count) = (swallow.clone(), accepted.clone());
-        let task = tokio::spawn(async move {
-            let mut pumps = tokio::task::JoinSet::new();
-            while let Ok((near, _)) = listener.accept().await {
-                count.fetch_add(1, Ordering::SeqCst);
-                // A connection made after the switch works.
-                let doomed = (!mode.load(Ordering::SeqCst)).then(|| mode.clone());
-                let far = TcpStream::connect(&to).await.expect("the service listens");
-                let ((near_read, near_write), (far_read, far_write)) =
-                    (near.into_split(), far.into_split());
-                pumps.spawn(pump(near_read, far_write, doomed.clone()));
-                pumps.spawn(pump(far_read, near_write, doomed));
-            }
-        });
-        Self {
-            address,
-            swallow,
-            accepted,
-            task,
-        }
-    }
-}
-
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, doomed: Option<Arc<AtomicBool>>) {
-    let mut buffer = vec![0; 16 << 10];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let swallowed = doomed
-            .as_ref()
-            .is_some_and(|mode| mode.load(Ordering::SeqCst));
-        if !swallowed && to.write_all(&buffer[..read]).await.is_err() {
-            return;
-        }
-    }
-}
-
 #[tokio::test]
 async fn behind_half_open_connections_reading_goes_on_and_queued_acknowledgements_land() {
     let world = World::new().await;
-    let service = world
-        .sim
-        .endpoint()
-        .trim_start_matches("http://")
-        .to_owned();
-    let proxy = Proxy::start(service).await;
+    let proxy = Proxy::start(&world.sim).await;
     let mut host = world.start(world.builder().emulator_endpoint(&*proxy.address));
     world.publish("m", 5);
     host.run_to(5).await.expect("reads");
@@ -253,8 +193,8 @@ async fn behind_half_open_connections_reading_goes_on_and_queued_acknowledgement
     world.publish("n", 5);
     host.run_to(10).await.expect("reads");
     let second = barrier_now(&mut host);
-    let before = proxy.accepted.load(Ordering::SeqCst);
-    proxy.swallow.store(true, Ordering::SeqCst);
+    let before = proxy.accepted();
+    proxy.swallow();
     host.complete(&second).expect("completes");
     world.publish("o", 5);
     let mut steps = 0;
@@ -278,7 +218,7 @@ async fn behind_half_open_connections_reading_goes_on_and_queued_acknowledgement
     due.extend(names("o", 5));
     assert_eq!(all, due, "once each");
     assert!(
-        proxy.accepted.load(Ordering::SeqCst) >= before + 2,
+        proxy.accepted() >= before + 2,
         "streams and acknowledgements have connections of their own"
     );
     host.checkpoint().await.expect("checkpoints");
@@ -286,5 +226,4 @@ async fn behind_half_open_connections_reading_goes_on_and_queued_acknowledgement
         .tick_until("the rest", || world.sub.backlog() == 0)
         .await;
     host.close().await.expect("closes");
-    proxy.task.abort();
 }

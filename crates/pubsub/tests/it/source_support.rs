@@ -1,6 +1,7 @@
 //! What the source's tests share: a simulated subscription on stopped clocks, sources upon it, the account.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aqueduct_connector::clock::ManualClock;
@@ -12,6 +13,9 @@ use aqueduct_sim::{Sim, SimConfig, Subscription, Topic};
 use aqueduct_testkit::host::source::SourceCheckpoint;
 use aqueduct_testkit::{SourceHost, TestContext, until, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as pb;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 
 /// How long one wait of a test may take in real time.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -233,4 +237,111 @@ pub(crate) async fn failure(host: &mut SourceHost<String>) -> Error {
     host.run_until(|_| false)
         .await
         .expect_err("the source fails")
+}
+
+/// A proxy whose connections can be made to lose everything in both directions while they stay open.
+pub(crate) struct Proxy {
+    pub(crate) address: String,
+    /// How often [`swallow`](Self::swallow) was called.
+    swallowed: Arc<AtomicUsize>,
+    /// What the next answer that contains it loses.
+    spoilt: Arc<Mutex<Option<Vec<u8>>>>,
+    accepted: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn start(to: &Sim) -> Self {
+        let to = to.endpoint().trim_start_matches("http://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let swallowed = Arc::new(AtomicUsize::new(0));
+        let spoilt = Arc::new(Mutex::new(None));
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let (mode, count, spoils) = (swallowed.clone(), accepted.clone(), spoilt.clone());
+        let task = tokio::spawn(async move {
+            let mut pumps = tokio::task::JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let (began, now) = (mode.load(Ordering::SeqCst), mode.clone());
+                let doomed = move || now.load(Ordering::SeqCst) > began || began == ALL;
+                let far = TcpStream::connect(&to).await.expect("the service listens");
+                let ((near_read, near_write), (far_read, far_write)) =
+                    (near.into_split(), far.into_split());
+                let up = pump(near_read, far_write, doomed.clone(), Arc::default());
+                let down = pump(far_read, near_write, doomed, spoils.clone());
+                // The end of one direction closes both sockets: the service must not go on for nobody.
+                pumps.spawn(async move {
+                    tokio::select! {
+                        () = up => {}
+                        () = down => {}
+                    }
+                });
+            }
+        });
+        Self {
+            address,
+            swallowed,
+            spoilt,
+            accepted,
+            task,
+        }
+    }
+
+    /// From here on the connections that exist lose everything; later ones work.
+    pub(crate) fn swallow(&self) {
+        self.swallowed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// From here on every connection loses everything, later ones too.
+    pub(crate) fn swallow_from_now_on(&self) {
+        self.swallowed.store(ALL, Ordering::SeqCst);
+    }
+
+    /// Overwrites `text` in the next answer that has it by bytes that are no text.
+    pub(crate) fn spoil_next(&self, text: &[u8]) {
+        *self.spoilt.lock().expect("not poisoned") = Some(text.to_vec());
+    }
+
+    /// Connections accepted so far.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// All connections are swallowed.
+const ALL: usize = usize::MAX;
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    doomed: impl Fn() -> bool,
+    spoilt: Arc<Mutex<Option<Vec<u8>>>>,
+) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let bytes = &mut buffer[..read];
+        spoil(bytes, &spoilt);
+        if !doomed() && to.write_all(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn spoil(bytes: &mut [u8], spoilt: &Mutex<Option<Vec<u8>>>) {
+    let mut spoilt = spoilt.lock().expect("not poisoned");
+    let found = spoilt.as_ref().and_then(|text| {
+        let at = bytes.windows(text.len()).position(|window| window == text);
+        at.map(|at| at..at + text.len())
+    });
+    if let Some(range) = found {
+        bytes[range].fill(0xff);
+        *spoilt = None;
+    }
 }

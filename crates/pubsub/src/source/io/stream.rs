@@ -178,8 +178,9 @@ impl Stream {
         matches!(self.state, State::Closed)
     }
 
+    /// Whether the service answers it. One that is only being opened is not open: opening may hang.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.state, State::Open(_))
+        matches!(&self.state, State::Open(stream) if stream.is_answered())
     }
 
     /// When [`poll`](Self::poll) has something to do by itself.

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use super::{State, SubState};
-use crate::pubsub::{clock::time_at, manners::Lease, message::Stored};
+use crate::pubsub::{
+    clock::{Nanos, time_at},
+    manners::Lease,
+    message::Stored,
+};
 
 impl SubState {
     pub(crate) fn unacked(&self) -> usize {
@@ -33,5 +37,15 @@ impl SubState {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Leases of open streams that end at `until` or before.
+    pub(crate) fn open_leases_ending_by(&self, until: Nanos) -> usize {
+        let due = self.timers.range(..=(until, u64::MAX));
+        due.filter(|(_, sequence)| {
+            let state = self.entries.get(sequence).map(|entry| entry.state);
+            matches!(state, Some(State::Leased { stream: Some(id), .. }) if self.streams.contains_key(&id))
+        })
+        .count()
     }
 }
