@@ -242,3 +242,43 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// Against counting: keys in both lists, and keys outside of one range.
+    #[test]
+    fn intersections_and_complements_hold_exactly_their_keys(
+        left in prop::collection::vec((0..12u8, 0..5u8, any::<bool>(), any::<bool>()), 0..4),
+        right in prop::collection::vec((0..12u8, 0..5u8, any::<bool>(), any::<bool>()), 0..4),
+    ) {
+        let list = |bounds: &[(u8, u8, bool, bool)]| -> Vec<RowRange> {
+            let ranges = bounds.iter().map(|(start, length, open, closed)| {
+                let (start, end) = (Bytes::from(vec![b'a' + start]), Bytes::from(vec![b'a' + start + length]));
+                RowRange {
+                    start: match (start[0], open) {
+                        (b'a', _) => Bound::Unbounded,
+                        (_, true) => Bound::Excluded(start),
+                        (_, false) => Bound::Included(start),
+                    },
+                    end: match (end[0], closed) {
+                        (b'k'.., _) => Bound::Unbounded,
+                        (_, true) => Bound::Included(end),
+                        (_, false) => Bound::Excluded(end),
+                    },
+                }
+            });
+            coalesce(ranges.collect())
+        };
+        let (left, right) = (list(&left), list(&right));
+        let both = super::intersect(&left, &right);
+        prop_assert_eq!(&coalesce(both.clone()), &both);
+        let within = |ranges: &[RowRange], key: &[u8]| ranges.iter().any(|range| range.contains(key));
+        for at in b'a'..=b'r' {
+            for key in [vec![at], vec![at, 0], vec![at, 0xff]] {
+                prop_assert_eq!(within(&both, &key), within(&left, &key) && within(&right, &key));
+                for range in &left {
+                    prop_assert_eq!(within(&super::complement(range), &key), !range.contains(&key));
+                }
+            }
+        }
+    }
+}

@@ -28,6 +28,12 @@ pub trait RowDeserializer<T> {
     ///
     /// Fails the job. The row's outputs are dropped, and its progress is not made: it comes again after a restart.
     fn deserialize(&mut self, row: RowRef<'_>, out: &mut Collector<'_, T>) -> Result<()>;
+
+    /// Whether the fetch under way takes one more row, as far as the records' own size goes. Asked before each row of a
+    /// fetch but its first.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 impl<T, F> RowDeserializer<T> for F

@@ -224,7 +224,8 @@ impl<T> Reader<T> {
         {
             // The row that would cross the target waits for the next fetch; a larger one travels alone.
             bytes += row.content_bytes();
-            if rows > 0 && bytes > self.settings.max_bytes_per_fetch {
+            let full = bytes > self.settings.max_bytes_per_fetch || !self.deserializer.has_room();
+            if rows > 0 && full {
                 break;
             }
             let before = records.len();

@@ -10,6 +10,9 @@ use aqueduct_connector::options::ConfigError;
 use aqueduct_connector::row::{Decimal, RowError, RowRef, RowWriter};
 use aqueduct_connector::types::{DataType, LogicalType};
 
+#[cfg(test)]
+mod tests;
+
 /// Room for the longest value that is not bytes of the row: a decimal's scale and 16 bytes of digits.
 pub(super) type Scratch = [u8; 20];
 

@@ -21,6 +21,9 @@ use super::schema::{Key, Schema};
 use crate::range::{MAX_ROW_KEY_BYTES, RowRange, coalesce, complement, intersect};
 use crate::scan_options::{ROW_PREFIX, ROW_RANGE};
 
+#[cfg(test)]
+mod tests;
+
 /// How options spell row keys.
 #[derive(Clone, Copy)]
 enum Encoding {

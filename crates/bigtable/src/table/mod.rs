@@ -25,6 +25,8 @@ pub mod options;
 mod read;
 mod scan;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::error::Error as _;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use aqueduct_cloud::Endpoint;
 use aqueduct_connector::options::{
     ByteSize, ConfigError, Default as Initially, Opt, OptionValue, TextOpt,
 };
@@ -311,6 +312,10 @@ impl Settings {
                 second: EMULATOR_ENDPOINT.key(),
                 reason: "an emulator takes no credentials; remove one of them".to_owned(),
             });
+        }
+        if let Some(address) = emulator {
+            Endpoint::emulator(EMULATOR_ENDPOINT.key(), address)
+                .map_err(|error| ConfigError::invalid(EMULATOR_ENDPOINT.key(), error.report()))?;
         }
         let schema = Schema::of(table)?;
         let trailing = options.choice(

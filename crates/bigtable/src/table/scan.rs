@@ -3,7 +3,7 @@
 //! The source's deserializer writes each row into a batch that it shares with the table's reader, and emits a mark for it.
 //! So a row is decoded once into where it leaves from, and the source's own account of what was emitted stays whole.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::task::{Context as PollContext, Poll, ready};
 use aqueduct_connector::options::ConfigError;
 use aqueduct_connector::row::{RowBatch, RowKind};
 use aqueduct_connector::source::{
-    Boundedness, Collector, ReaderOutput, SourceReader, Split, SplitEnumerator, SplitId,
+    Batch, Boundedness, Collector, ReaderOutput, SourceReader, Split, SplitEnumerator, SplitId,
 };
 use aqueduct_connector::table::{ScanPlan, TableOutput, TableReader, TableSource, TableSpec};
 use aqueduct_connector::{CheckpointId, Context, Result, Versioned};
@@ -111,64 +111,51 @@ impl TableSource for TableScan {
     }
 
     fn create_reader(&self, context: Context) -> Result<Box<dyn TableReader>> {
-        let decoded = Rc::new(RefCell::new(RowBatch::new()));
-        let deserializer = IntoBatch {
+        let fetch = Rc::new(Fetch::default());
+        let deserializer = IntoFetch {
             decoder: RowDecoder::new(self.plan.clone()),
             arity: self.plan.arity(),
-            decoded: decoded.clone(),
+            fetch: fetch.clone(),
         };
         Ok(Box::new(Reader {
             inner: self.scan.create_reader(context, Box::new(deserializer)),
-            decoded,
-            given: 0,
-            split: None,
+            fetch,
         }))
     }
 }
 
-/// Decodes each row into the shared batch.
-struct IntoBatch {
-    decoder: RowDecoder,
-    arity: usize,
-    decoded: Rc<RefCell<RowBatch>>,
+/// What a reader and its deserializer share: the rows of the fetch under way, and how many bytes the host wants.
+#[derive(Default)]
+struct Fetch {
+    rows: RefCell<RowBatch>,
+    target: Cell<usize>,
 }
 
-impl RowDeserializer<()> for IntoBatch {
+/// Decodes each row into the fetch.
+struct IntoFetch {
+    decoder: RowDecoder,
+    arity: usize,
+    fetch: Rc<Fetch>,
+}
+
+impl RowDeserializer<()> for IntoFetch {
     fn deserialize(&mut self, row: RowRef<'_>, out: &mut Collector<'_, ()>) -> Result<()> {
-        self.decoded
-            .borrow_mut()
-            .try_push(None, RowKind::Insert, self.arity, |fields| {
-                self.decoder.decode(row, fields)
-            })?;
+        let mut rows = self.fetch.rows.borrow_mut();
+        rows.try_push(None, RowKind::Insert, self.arity, |fields| {
+            self.decoder.decode(row, fields)
+        })?;
         out.emit(());
         Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.fetch.rows.borrow().as_bytes().len() < self.fetch.target.get()
     }
 }
 
 struct Reader {
     inner: Box<dyn SourceReader<()>>,
-    /// The rows of the source's last batch.
-    decoded: Rc<RefCell<RowBatch>>,
-    /// Bytes of it that the host has.
-    given: usize,
-    split: Option<SplitId>,
-}
-
-impl Reader {
-    /// Hands decoded rows over. `None` if there are none left.
-    fn give(&mut self, batch: &mut RowBatch, target: usize) -> Option<SplitId> {
-        let mut decoded = self.decoded.borrow_mut();
-        let size = decoded.as_bytes().len();
-        if self.given == size {
-            return None;
-        }
-        if self.given == 0 && size <= target {
-            std::mem::swap(&mut *decoded, batch);
-        } else {
-            self.given = batch.extend_from(&decoded, self.given, target);
-        }
-        self.split.clone()
-    }
+    fetch: Rc<Fetch>,
 }
 
 impl TableReader for Reader {
@@ -190,26 +177,21 @@ impl TableReader for Reader {
         batch: &mut RowBatch,
         target: usize,
     ) -> Poll<Result<TableOutput>> {
-        loop {
-            if let Some(split) = self.give(batch, target) {
-                return Poll::Ready(Ok(TableOutput::Rows(split)));
+        self.fetch.target.set(target);
+        Poll::Ready(Ok(match ready!(self.inner.poll_next(cx))? {
+            ReaderOutput::Batch(Batch { split, .. }) => {
+                // The host's batch is empty, and its memory serves the next fetch.
+                std::mem::swap(&mut *self.fetch.rows.borrow_mut(), batch);
+                TableOutput::Rows(split)
             }
-            self.decoded.borrow_mut().clear(target);
-            self.given = 0;
-            return Poll::Ready(Ok(match ready!(self.inner.poll_next(cx))? {
-                ReaderOutput::Batch(batch) => {
-                    self.split = Some(batch.split);
-                    continue;
-                }
-                ReaderOutput::Watermark { split, watermark } => {
-                    TableOutput::Watermark { split, watermark }
-                }
-                ReaderOutput::SplitFinished(split) => TableOutput::SplitFinished(split),
-                ReaderOutput::RequestSplit => TableOutput::RequestSplit,
-                ReaderOutput::Event(event) => TableOutput::Event(event),
-                ReaderOutput::End => TableOutput::End,
-            }));
-        }
+            ReaderOutput::Watermark { split, watermark } => {
+                TableOutput::Watermark { split, watermark }
+            }
+            ReaderOutput::SplitFinished(split) => TableOutput::SplitFinished(split),
+            ReaderOutput::RequestSplit => TableOutput::RequestSplit,
+            ReaderOutput::Event(event) => TableOutput::Event(event),
+            ReaderOutput::End => TableOutput::End,
+        }))
     }
 
     fn emitted(&mut self, rows: usize) {

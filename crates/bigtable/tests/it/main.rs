@@ -19,3 +19,7 @@ mod sink_simulation;
 mod sink_world;
 mod sink_writing;
 mod table_docs;
+mod table_lookup;
+mod table_scan;
+mod table_support;
+mod table_write;

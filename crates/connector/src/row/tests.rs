@@ -230,34 +230,3 @@ fn random_bytes_are_read_or_refused_and_never_panic() {
         }
     }
 }
-
-#[test]
-fn a_batch_is_passed_on_in_pieces_that_keep_rows_whole_and_in_order() {
-    let mut large = RowBatch::new();
-    for at in 0..50_i64 {
-        large.push(None, RowKind::Delete, 2, |row| {
-            row.i64(0, at);
-            row.str(1, &"x".repeat(usize::try_from(at).expect("small")));
-        });
-    }
-    for target in [0, 1, 100, 1_000, 1 << 20] {
-        let (mut from, mut seen) = (0, Vec::new());
-        while from < large.as_bytes().len() {
-            let mut piece = RowBatch::new();
-            from = piece.extend_from(&large, from, target);
-            assert!(
-                !piece.is_empty() && (piece.len() == 1 || piece.as_bytes().len() < target + 128)
-            );
-            for row in piece.iter() {
-                let row = RowRef::new(row.bytes, 2).expect("a row");
-                assert_eq!(row.kind(), RowKind::Delete);
-                seen.push(row.i64(0));
-            }
-        }
-        assert_eq!(seen, (0..50).collect::<Vec<_>>());
-    }
-    assert_eq!(
-        RowBatch::new().extend_from(&large, large.as_bytes().len(), 1),
-        large.as_bytes().len()
-    );
-}

@@ -105,21 +105,6 @@ impl RowBatch {
         self.rows = 0;
     }
 
-    /// Adds rows of `other` as they are, from its byte `from` on, until this batch has about `target` bytes; at least
-    /// one if there is one. Gives the byte behind them. For a batch larger than a host wants at once.
-    pub fn extend_from(&mut self, other: &Self, from: usize, target: usize) -> usize {
-        let (mut end, mut rows) = (from, 0);
-        while end < other.buffer.len() && (rows == 0 || self.buffer.len() + end - from < target) {
-            let mut size = [0; 4];
-            size.copy_from_slice(&other.buffer[end + 8..end + 12]);
-            end += PREFIX + u32::from_ne_bytes(size) as usize;
-            rows += 1;
-        }
-        self.buffer.extend_from_slice(&other.buffer[from..end]);
-        self.rows += rows;
-        end
-    }
-
     /// The rows in order.
     pub fn iter(&self) -> impl Iterator<Item = BatchRow<'_>> {
         let mut rest = self.buffer.as_slice();
