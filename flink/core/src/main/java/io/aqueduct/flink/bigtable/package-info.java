@@ -1,0 +1,2 @@
+/** What the Bigtable connector needs alone. */
+package io.aqueduct.flink.bigtable;

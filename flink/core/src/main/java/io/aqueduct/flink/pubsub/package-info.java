@@ -1,0 +1,2 @@
+/** What the Pub/Sub connector needs alone. */
+package io.aqueduct.flink.pubsub;
