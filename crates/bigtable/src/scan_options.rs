@@ -20,7 +20,7 @@ pub const APP_PROFILE_ID: TextOpt = TextOpt::new(
 /// Prefixes to read.
 pub const ROW_PREFIX: TextOpt = TextOpt::new(
     "scan.row-prefix",
-    "Reads the rows whose keys begin so; repeatable, adds to the ranges. The empty prefix is the whole table.",
+    "Reads the rows whose keys begin so; several add up, and to the ranges. In text ';' separates them.",
 )
 .default(Default::Unset("no prefix"))
 .builder("prefix");
@@ -28,7 +28,8 @@ pub const ROW_PREFIX: TextOpt = TextOpt::new(
 /// Ranges to read.
 pub const ROW_RANGE: TextOpt = TextOpt::new(
     "scan.row-ranges",
-    "Reads the rows of a range; repeatable, adds to the prefixes. Overlapping and touching ranges are joined.",
+    "Reads the rows of a range; several add up, and to the prefixes. Overlapping and touching ranges are joined. In text \
+     they are '[a,b);(c,d];[e,)', with a backslash before each of [ ] ( ) , ; \\ in a key.",
 )
 .default(Default::Unset(
     "without a range and a prefix, the whole table",
