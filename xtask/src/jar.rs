@@ -51,8 +51,8 @@ pub(crate) enum Build {
 
 /// `cargo xtask jar`.
 pub(crate) fn jar(root: &Path, kind: Build) -> ExitCode {
-    match build(root, kind) {
-        Ok((jars, _)) => {
+    match build(root, kind, &mut Tests::default()) {
+        Ok(jars) => {
             for jar in jars {
                 say(&jar.display().to_string());
             }
@@ -65,12 +65,12 @@ pub(crate) fn jar(root: &Path, kind: Build) -> ExitCode {
     }
 }
 
-/// Builds and checks the jars. Returns where they are and what Maven's tests said.
+/// Builds and checks the jars. Returns where they are; the Java tests, failed ones too, are added to `tests`.
 ///
 /// # Errors
 ///
 /// Says what failed, what is missing, or what a jar holds that it must not.
-pub(crate) fn build(root: &Path, kind: Build) -> Result<(Vec<PathBuf>, Tests), String> {
+pub(crate) fn build(root: &Path, kind: Build, tests: &mut Tests) -> Result<Vec<PathBuf>, String> {
     look_for_maven()?;
     let library = library(root, kind)?;
     check_exports(&library)?;
@@ -78,7 +78,7 @@ pub(crate) fn build(root: &Path, kind: Build) -> Result<(Vec<PathBuf>, Tests), S
     let native = folder.join("native");
     stage(&library, &native).map_err(|error| format!("{}: {error}", native.display()))?;
     let made = folder.join("build");
-    let tests = maven(root, &made, &native)?;
+    maven(root, &made, &native, tests)?;
     let mut jars = Vec::new();
     let mut violations = Vec::new();
     for connector in CONNECTORS {
@@ -96,9 +96,7 @@ pub(crate) fn build(root: &Path, kind: Build) -> Result<(Vec<PathBuf>, Tests), S
         jars.push((name, jar));
     }
     if violations.is_empty() {
-        publish(&folder, &jars)
-            .map(|jars| (jars, tests))
-            .map_err(|error| format!("{}: {error}", folder.display()))
+        publish(&folder, &jars).map_err(|error| format!("{}: {error}", folder.display()))
     } else {
         Err(violations.join("\n"))
     }
@@ -242,7 +240,7 @@ fn stage(library: &Path, native: &Path) -> io::Result<()> {
 }
 
 /// Compiles, tests and packs.
-fn maven(root: &Path, made: &Path, native: &Path) -> Result<Tests, String> {
+fn maven(root: &Path, made: &Path, native: &Path, tests: &mut Tests) -> Result<(), String> {
     // Reports of tests that are gone would be counted.
     let reports = made.join("aqueduct-flink/surefire-reports");
     if reports.exists() {
@@ -257,10 +255,10 @@ fn maven(root: &Path, made: &Path, native: &Path) -> Result<Tests, String> {
         .arg(define("aqueduct.build", &made.display().to_string()))
         .arg(define("aqueduct.native", &native.display().to_string()));
     let ended = run(&mut command, MAVEN_LIMIT).0.check();
-    let tests = read_reports(&reports)?;
+    *tests = read_reports(&reports)?;
     match ended {
         Ok(()) if tests.passed == 0 => Err("mvn package: no Java test ran".to_owned()),
-        Ok(()) => Ok(tests),
+        Ok(()) => Ok(()),
         Err(failure) if tests.names.is_empty() => Err(format!("mvn package: {failure}")),
         Err(_) => Err(format!("Java tests: {}", tests.names.join(", "))),
     }

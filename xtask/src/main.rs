@@ -5,12 +5,14 @@
 //! - `run`: one command, streamed, counted and bounded in time.
 //! - `gates`: rules about the text of our sources (`lexer` takes comments and strings away).
 //! - `doors`: rules about which crate may depend on which.
+//! - `flink`: distributions of Apache Flink for the tests.
 //! - `jar`: the jars for Apache Flink (`zip` looks into them).
 //! - `tools`: programs that the steps need and a package registry provides.
 
 #![forbid(unsafe_code)]
 
 mod doors;
+mod flink;
 mod gates;
 mod jar;
 mod lexer;
@@ -40,6 +42,8 @@ enum Task {
         #[arg(long, value_name = "STEP", value_parser = suite::step_names())]
         only: Vec<String>,
     },
+    /// Fetch what the Flink tests run on into `target/tools`: a gigabyte, once.
+    Flink,
     /// Build the jars for Apache Flink into `target/flink`.
     Jar {
         /// Optimize over all crates, as for users; takes minutes.
@@ -51,6 +55,7 @@ enum Task {
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Test { only } => suite::test(&root(), &only),
+        Task::Flink => flink::fetch(&root()),
         Task::Jar { release: false } => jar::jar(&root(), jar::Build::Tests),
         Task::Jar { release: true } => jar::jar(&root(), jar::Build::Release),
     }

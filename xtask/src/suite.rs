@@ -20,7 +20,7 @@ use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::run::{Tests, cargo, in_ci, run};
-use crate::{doors, gates, tools};
+use crate::{doors, flink, gates, jar, tools};
 
 /// Names the file in which tests report that they did not run. `testkit::emulator` knows it too.
 const NOT_RUN_FILE: &str = "AQUEDUCT_NOT_RUN";
@@ -28,7 +28,7 @@ const NOT_RUN_FILE: &str = "AQUEDUCT_NOT_RUN";
 /// Limits of time, against what hangs rather than what is slow.
 const QUICK: Duration = Duration::from_secs(5 * 60);
 const COMPILE: Duration = Duration::from_secs(30 * 60);
-const TEST: Duration = Duration::from_secs(25 * 60);
+const TEST: Duration = Duration::from_secs(45 * 60);
 
 /// How a step ended.
 enum Outcome {
@@ -44,7 +44,7 @@ struct Step {
     run: fn(&mut Suite) -> Outcome,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 14] = [
     Step {
         name: "gates",
         does: "rules about the text of our sources",
@@ -86,8 +86,18 @@ const STEPS: [Step; 12] = [
         run: compile_tests,
     },
     Step {
+        name: "flink",
+        does: "what the Flink tests run on, fetched once",
+        run: distributions,
+    },
+    Step {
+        name: "jar",
+        does: "the jars for Flink: Java tests, and what the jars hold",
+        run: jars,
+    },
+    Step {
         name: "tests",
-        does: "every test, emulator and crash tests included",
+        does: "every test; emulators, crashes and Flink clusters included",
         run: tests,
     },
     Step {
@@ -311,6 +321,23 @@ const TARGETS: [&str; 6] = [
 
 fn compile_tests(suite: &mut Suite) -> Outcome {
     suite.cargo(&[&["test", "--no-run"], &TARGETS[..]].concat(), COMPILE)
+}
+
+fn distributions(suite: &mut Suite) -> Outcome {
+    outcome(flink::distributions(&suite.root))
+}
+
+/// Builds the jars, which the tests of the next step run in clusters, and counts the Java tests.
+fn jars(suite: &mut Suite) -> Outcome {
+    let mut tests = Tests::default();
+    let built = jar::build(&suite.root, jar::Build::Tests, &mut tests);
+    suite.tests.add(&tests);
+    match built {
+        Ok(_) if tests.ignored > 0 => {
+            Outcome::Failed(format!("{} ignored: a test runs or goes", tests.ignored))
+        }
+        built => outcome(built.map(drop)),
+    }
 }
 
 fn tests(suite: &mut Suite) -> Outcome {

@@ -25,7 +25,7 @@
 //!
 //! Our own simulated services: they are the crate `aqueduct-sim`.
 
-mod guard;
+pub(crate) mod guard;
 mod pubsub;
 
 pub use pubsub::{PUBSUB_BINARY, PubSubEmulator, require_pubsub};

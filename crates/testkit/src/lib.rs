@@ -10,6 +10,7 @@
 //! | [`table`] | tables in the hands of the hosts |
 //! | [`log`] | captured log lines, and proof that nothing leaked |
 //! | [`emulator`] | Google's own emulators, where installed |
+//! | [`flink`] | clusters of Apache Flink |
 //! | [`python`] | official client libraries for Python, fetched |
 //! | [`wait`], [`seeds`](mod@seeds) | waits with a limit, seeds that can be run again |
 
@@ -19,6 +20,7 @@ pub mod conformance;
 pub mod context;
 pub mod emulator;
 pub mod failure;
+pub mod flink;
 pub mod golden;
 pub mod host;
 pub mod log;

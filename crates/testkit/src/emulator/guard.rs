@@ -42,7 +42,7 @@ wait "$child"
 "#;
 
 /// A child process bound to this value's life.
-pub(super) struct Guarded {
+pub(crate) struct Guarded {
     shell: Child,
     /// Open as long as the child shall live.
     lifeline: Option<ChildStdin>,
@@ -53,14 +53,14 @@ pub(super) struct Guarded {
 }
 
 /// What ended a wait.
-pub(super) enum Waited {
+pub(crate) enum Waited {
     Output,
     Ended,
     Deadline,
 }
 
 impl Guarded {
-    pub(super) fn spawn(program: &Path, args: &[&OsStr]) -> io::Result<Self> {
+    pub(crate) fn spawn(program: &Path, args: &[&OsStr]) -> io::Result<Self> {
         let mut shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "sh"])
             .arg(program)
@@ -86,12 +86,17 @@ impl Guarded {
     }
 
     /// The end of what the child wrote.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(tail.make_contiguous()).into_owned()
     }
 
-    pub(super) fn wait_for_output(&self, deadline: Instant) -> Waited {
+    /// Whether the child has ended, or at least closed its output.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.wait_for_output(Instant::now()), Waited::Ended)
+    }
+
+    pub(crate) fn wait_for_output(&self, deadline: Instant) -> Waited {
         match self
             .bell
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))

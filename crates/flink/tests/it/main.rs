@@ -1,0 +1,6 @@
+//! The jars in real clusters of every supported version of Flink.
+//!
+//! The tests of one version share a cluster, and run one after the other ([`clusters`]).
+
+mod clusters;
+mod harness;
