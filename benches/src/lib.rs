@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stdout, reason = "these are programs that print a table")]
 
+pub mod publish;
 pub mod raw;
 pub mod sinks;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use aqueduct_connector::Context;
 use aqueduct_connector::source::{EnumeratorCommand, EnumeratorOutput, ReaderOutput, Source};
+use aqueduct_sim::{Sim, SimConfig};
 
 /// Processor time that this process has used, user and system.
 ///
@@ -234,23 +236,34 @@ fn pinned(core: usize, program: &std::path::Path) -> Command {
     }
 }
 
-/// Serves the simulated services until standard input closes; the body of `--serve`.
+/// Serves tables that discard until standard input closes; the body of `--serve`.
 ///
 /// # Panics
 ///
 /// If the port cannot be opened.
 pub fn serve() {
-    let sim = aqueduct_sim::Sim::start_on_thread(aqueduct_sim::SimConfig::for_benchmarks())
+    serve_prepared(|sim| {
+        let bigtable = sim.bigtable();
+        for table in ["rows".to_owned()]
+            .into_iter()
+            .chain((1..50).map(|at| format!("rows-{at}")))
+        {
+            bigtable
+                .create_table("bench", "discard", &table, &[raw::FAMILY])
+                .start_discarding();
+        }
+    });
+}
+
+/// Serves what `prepare` makes until standard input closes; the body of `--serve`.
+///
+/// # Panics
+///
+/// If the port cannot be opened.
+pub fn serve_prepared(prepare: impl FnOnce(&Sim)) {
+    let sim = Sim::start_on_thread(SimConfig::for_benchmarks())
         .expect("a free port on the loopback interface");
-    let bigtable = sim.bigtable();
-    for table in ["rows".to_owned()]
-        .into_iter()
-        .chain((1..50).map(|at| format!("rows-{at}")))
-    {
-        bigtable
-            .create_table("bench", "discard", &table, &[raw::FAMILY])
-            .start_discarding();
-    }
+    prepare(&sim);
     println!("{}", sim.endpoint());
     let mut line = String::new();
     // The parent never writes: this returns when it is gone.
