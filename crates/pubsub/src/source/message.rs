@@ -6,7 +6,7 @@ use aqueduct_connector::Timestamp;
 use bytes::Bytes;
 
 use crate::client::fields::{Fields, Malformed};
-use crate::client::pull::decode::attribute;
+use crate::client::pull::decode::{attribute, decode};
 
 /// The attribute that tells the delivery attempt, where the subscription has a dead-letter policy.
 pub const DELIVERY_ATTEMPT: &str = "googclient_deliveryattempt";
@@ -141,6 +141,22 @@ fn time(encoded: &[u8]) -> Result<(i64, i32), Malformed> {
         }
     }
     Ok((seconds, nanos))
+}
+
+/// Decodes foreign bytes as a response of a streaming pull and reads each of its messages to the last attribute. How many
+/// there are, if it is one. For the fuzzer, which wants no panic.
+#[doc(hidden)]
+pub fn fuzz_pull_response(response: &[u8]) -> Option<usize> {
+    let mut received = Vec::new();
+    decode(&Bytes::copy_from_slice(response), &mut received).ok()?;
+    for one in &received {
+        if let Ok(message) = ReceivedMessage::new(one.message.clone(), one.attempt) {
+            let _ = (message.data().len(), message.publish_time());
+            let _ = (message.message_id().len(), message.ordering_key());
+            let _ = message.attributes().count();
+        }
+    }
+    Some(received.len())
 }
 
 #[cfg(test)]

@@ -41,5 +41,7 @@ pub use builder::{
 };
 pub use create::SubscriptionCreateOptions;
 pub use deserialize::MessageDeserializer;
+#[doc(hidden)]
+pub use message::fuzz_pull_response;
 pub use message::{DELIVERY_ATTEMPT, ReceivedMessage};
 pub use split::{EnumeratorState, SubscriptionSplit};
