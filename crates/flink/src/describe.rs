@@ -2,9 +2,13 @@
 //!
 //! Java declares none of them. A line is `option`, key, type, default, `map` or nothing, earlier keys separated by spaces,
 //! and the text; or `metadata`, key, type, `r`, `w` or `rw`, and the text; with tabs between. The first line is
-//! `connector`, its name, and `formatted` or `typed`, and `lookups` or nothing.
+//! `connector`, its name, and `formatted` or `typed`, and `lookups` or nothing. An option that only one use of a table needs
+//! is not `required` there: Flink would ask for it in every statement.
 
-use aqueduct_connector::table::TableFactory;
+use aqueduct_connector::table::{TableFactory, UsedBy};
+
+/// How a declaration says that there is no default.
+const REQUIRED: &str = "required";
 
 /// The resource of one connector.
 pub(crate) fn resource(factory: &dyn TableFactory) -> String {
@@ -23,12 +27,18 @@ pub(crate) fn resource(factory: &dyn TableFactory) -> String {
     ];
     for option in factory.options() {
         let declared = option.declaration;
+        let default = match (declared.default.as_str(), option.used_by) {
+            (REQUIRED, UsedBy::Scan) => "none, needed to read",
+            (REQUIRED, UsedBy::Lookup) => "none, needed to look up",
+            (REQUIRED, UsedBy::Sink) => "none, needed to write",
+            (default, _) => default,
+        };
         lines.push(
             [
                 "option",
                 declared.key,
                 declared.kind,
-                &declared.default,
+                default,
                 if option.map { "map" } else { "" },
                 &declared.deprecated.join(" "),
                 declared.doc,

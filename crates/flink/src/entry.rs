@@ -123,6 +123,7 @@ pub extern "system" fn Java_io_aqueduct_flink_Native_plan<'local>(
     table: JByteArray<'local>,
 ) -> JByteArray<'local> {
     enter(env, &class, |env| {
+        logs::listen();
         let table = bytes(env, &table)?;
         let planned = plan::plan(table)?;
         array(env, &[&planned])

@@ -30,7 +30,7 @@ static RING: Mutex<Ring> = Mutex::new(Ring {
 });
 /// Whether the queue of wake-ups says already that there are lines.
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
-static VERBOSITY: AtomicUsize = AtomicUsize::new(Verbosity::Info as usize);
+static VERBOSITY: AtomicUsize = AtomicUsize::new(Verbosity::Warn as usize);
 
 struct Ring {
     lines: VecDeque<Line>,
@@ -81,8 +81,13 @@ impl Verbosity {
 
 /// Shows lines up to `verbosity` from now on.
 pub(crate) fn start(verbosity: Verbosity) {
-    static ONCE: Once = Once::new();
     VERBOSITY.store(verbosity as usize, Ordering::Relaxed);
+    listen();
+}
+
+/// Shows lines as the last start said, and before any what a person must see: for planning, which starts nothing.
+pub(crate) fn listen() {
+    static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Fails only if somebody else in this library set one: nobody does.
         let _ = tracing::subscriber::set_global_default(ToJava);

@@ -51,7 +51,7 @@ pub(crate) fn unversioned(bytes: impl Into<Bytes>) -> Versioned {
 }
 
 impl Request {
-    /// Reads what `TableBytes` wrote.
+    /// Reads what `TableDescription` wrote.
     pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, Failure> {
         const WHAT: &str = "the table of the job";
         let outer = unversioned(bytes);
@@ -258,7 +258,7 @@ mod tests {
             .to_vec()
     }
 
-    /// What the Java classes write; `TableBytesTest` holds them to the same bytes.
+    /// What `TableDescription` in Java writes; its `WireTest` reads the same fields.
     fn sample() -> StateWriter {
         let mut writer = StateWriter::new();
         writer.text("pubsub").text("cat.db.t");

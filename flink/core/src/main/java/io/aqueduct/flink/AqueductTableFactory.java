@@ -73,10 +73,9 @@ public abstract class AqueductTableFactory implements DynamicTableSourceFactory,
         EncodingFormat<SerializationSchema<RowData>> format = resource.formatted()
                 ? helper.discoverEncodingFormat(SerializationFormatFactory.class, FactoryUtil.FORMAT)
                 : null;
-        AqueductTableSink sink = new AqueductTableSink(describe(context), resource, physical(context), format);
-        sink.check();
         checkFormat(helper, context);
-        return sink;
+        // The library is asked when the planner has said which metadata is written.
+        return new AqueductTableSink(describe(context), resource, physical(context), format);
     }
 
     private static DataType physical(Context context) {

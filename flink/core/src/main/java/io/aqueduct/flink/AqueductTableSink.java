@@ -50,11 +50,6 @@ final class AqueductTableSink implements DynamicTableSink, SupportsWritingMetada
         this.format = format;
     }
 
-    /** Has the library look at the statement before anything else does. */
-    void check() {
-        new Plan();
-    }
-
     @Override
     public ChangelogMode getChangelogMode(ChangelogMode requested) {
         kinds = requested.getContainedKinds();

@@ -114,7 +114,8 @@ class AqueductTableSource
         Map<String, DataType> own = resource.readable();
         metadata = keys.stream().filter(own::containsKey).collect(Collectors.toList());
         formatMetadata = keys.stream().filter(key -> !own.containsKey(key)).collect(Collectors.toList());
-        if (format != null) {
+        // A format without metadata refuses even an empty list.
+        if (!formatMetadata.isEmpty()) {
             format.applyReadableMetadata(formatMetadata);
         }
         produced = producedType;

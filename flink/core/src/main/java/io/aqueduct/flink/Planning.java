@@ -15,7 +15,12 @@ final class Planning {
         try {
             return ShortThread.call("aqueduct-plan", () -> {
                 NativeLibrary.load();
-                return Native.plan(table);
+                try {
+                    return Native.plan(table);
+                } finally {
+                    // What it warns of, such as an earlier name of an option.
+                    LogLines.drain();
+                }
             });
         } catch (RuntimeException error) {
             AqueductException refusal = refusal(error);

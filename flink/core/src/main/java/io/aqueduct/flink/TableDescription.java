@@ -1,6 +1,8 @@
 package io.aqueduct.flink;
 
+import java.nio.ByteBuffer;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -24,6 +26,9 @@ final class TableDescription {
     private final List<Column> columns;
     private final List<String> primaryKey;
     private final Map<String, String> options;
+
+    /** Answers by the plans they are for; the copies of a table share them. */
+    private final Map<ByteBuffer, byte[]> answers = new HashMap<>();
 
     TableDescription(String connector, ObjectIdentifier name, ResolvedSchema schema, Map<String, String> options) {
         this.connector = connector;
@@ -138,8 +143,12 @@ final class TableDescription {
         return columns.get(at).getDataType().getLogicalType();
     }
 
-    /** Asks the library about a plan of this table. A refusal becomes an error of planning, in the library's words. */
-    Wire.Reader plan(byte[] plan) {
-        return new Wire.Reader("an answer of the planner", Planning.plan(plan));
+    /**
+     * Asks the library about a plan of this table. A refusal becomes an error of planning, in the library's words. The planner
+     * asks the same many times; the library, and what it warns of, once.
+     */
+    synchronized Wire.Reader plan(byte[] plan) {
+        byte[] answer = answers.computeIfAbsent(ByteBuffer.wrap(plan), asked -> Planning.plan(asked.array()));
+        return new Wire.Reader("an answer of the planner", answer);
     }
 }
