@@ -13,8 +13,9 @@ use crate::destination::SubscriptionDestination;
 
 /// Ids of a request at most.
 pub(crate) const MAX_IDS: usize = 1_000;
-/// Bytes of a request at most; the service refuses 524,289.
-pub(crate) const MAX_BYTES: usize = 524_288;
+/// Bytes of a request at most. The service refuses 524,289; from 128 KiB on the usual allocator gets the memory of each
+/// request from the system and gives it back, page by page, which costs more than what a further request costs.
+pub(crate) const MAX_BYTES: usize = 120 << 10;
 /// One attempt (PS-SRC-18).
 const ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -51,9 +52,9 @@ impl AckClient {
         }
     }
 
-    /// An empty request.
-    pub(crate) fn request(&self, kind: Kind) -> Request {
-        Request::new(&self.name, kind)
+    /// An empty request; `bytes` is what its ids will take, as far as is known.
+    pub(crate) fn request(&self, kind: Kind, bytes: usize) -> Request {
+        Request::new(&self.name, kind, bytes)
     }
 
     /// Sends `body`, a finished request of `kind`: one attempt.
@@ -77,6 +78,79 @@ impl AckClient {
     }
 }
 
+/// Ack ids, one after another as they stand in an `AcknowledgeRequest`: a stretch of them goes into a request at once.
+#[derive(Debug, Default)]
+pub(crate) struct AckIds {
+    fields: Vec<u8>,
+    /// Where each field ends.
+    ends: Vec<u32>,
+}
+
+/// The tag of `AcknowledgeRequest.ack_ids`.
+const ACK_TAG: u8 = 2 << 3 | 2;
+
+impl AckIds {
+    pub(crate) fn reserve(&mut self, ids: usize, bytes: usize) {
+        self.fields.reserve(bytes);
+        self.ends.reserve(ids);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.fields.clear();
+        self.ends.clear();
+    }
+
+    /// Bytes of memory it takes, full or not.
+    pub(crate) fn footprint(&self) -> usize {
+        self.fields.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
+    /// Adds an id; `false` if they are too many bytes to count, which no response has.
+    #[inline]
+    pub(crate) fn push(&mut self, ack_id: &[u8]) -> bool {
+        let Ok(length) = u32::try_from(ack_id.len()) else {
+            return false;
+        };
+        let low = length as u8;
+        match length {
+            0..0x80 => self.fields.extend_from_slice(&[ACK_TAG, low]),
+            0x80..0x4000 => {
+                let high = (length >> 7) as u8;
+                self.fields.extend_from_slice(&[ACK_TAG, low | 0x80, high]);
+            }
+            _ => {
+                self.fields.push(ACK_TAG);
+                put_varint(&mut self.fields, u64::from(length));
+            }
+        }
+        self.fields.extend_from_slice(ack_id);
+        let Ok(end) = u32::try_from(self.fields.len()) else {
+            return false;
+        };
+        self.ends.push(end);
+        true
+    }
+
+    fn start(&self, at: usize) -> usize {
+        match at {
+            0 => 0,
+            at => self.ends[at - 1] as usize,
+        }
+    }
+
+    /// An id.
+    pub(crate) fn get(&self, at: usize) -> &[u8] {
+        let field = &self.fields[self.start(at)..self.ends[at] as usize];
+        let length = field[1..].iter().position(|byte| *byte < 0x80);
+        &field[length.map_or(field.len(), |length| length + 2)..]
+    }
+
+    /// What the ids `from..to` take in a request.
+    pub(crate) fn bytes(&self, from: usize, to: usize) -> usize {
+        self.start(to) - self.start(from)
+    }
+}
+
 /// A request being filled.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -89,8 +163,9 @@ pub(crate) struct Request {
 const PREFIX: usize = 5;
 
 impl Request {
-    fn new(subscription: &str, kind: Kind) -> Self {
-        let mut body = BytesMut::with_capacity(16 << 10);
+    fn new(subscription: &str, kind: Kind, bytes: usize) -> Self {
+        let head = PREFIX + subscription.len() + 16;
+        let mut body = BytesMut::with_capacity(head + bytes.min(MAX_BYTES));
         body.put_bytes(0, PREFIX);
         put_text(&mut body, 1, subscription.as_bytes());
         let field = match kind {
@@ -121,6 +196,32 @@ impl Request {
         true
     }
 
+    /// Adds as many of the ids `from..to` as fit, in their order; returns how many.
+    pub(crate) fn push_all(&mut self, ids: &AckIds, from: usize, to: usize) -> usize {
+        let start = ids.start(from);
+        let room = MAX_BYTES.saturating_sub(self.body.len() - PREFIX);
+        let most = to.min(from + MAX_IDS.saturating_sub(self.ids));
+        let mut fit = ids.ends[from..most].partition_point(|end| *end as usize - start <= room);
+        if self.ids == 0 {
+            // One that is larger than a request travels alone.
+            fit = fit.max(1);
+        }
+        let begin = self.body.len();
+        self.body
+            .put_slice(&ids.fields[start..ids.start(from + fit)]);
+        if self.field != 2 {
+            for at in from..from + fit {
+                self.body[begin + ids.start(at) - start] = self.field << 3 | 2;
+            }
+        }
+        self.ids += fit;
+        fit
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.ids >= MAX_IDS
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.ids == 0
     }
@@ -132,13 +233,14 @@ impl Request {
     }
 }
 
-fn put_text(out: &mut BytesMut, field: u8, text: &[u8]) {
+fn put_text(out: &mut impl BufMut, field: u8, text: &[u8]) {
     out.put_u8(field << 3 | 2);
     put_varint(out, text.len() as u64);
     out.put_slice(text);
 }
 
-fn put_varint(out: &mut BytesMut, mut number: u64) {
+#[inline]
+fn put_varint(out: &mut impl BufMut, mut number: u64) {
     while number >= 0x80 {
         out.put_u8((number & 0x7f) as u8 | 0x80);
         number >>= 7;
@@ -181,19 +283,19 @@ mod tests {
 
     #[test]
     fn requests_read_back_by_the_generated_types() {
-        let mut request = Request::new("s", Kind::Ack);
+        let mut request = Request::new("s", Kind::Ack, 0);
         assert!(request.push(b"a") && request.push(&[b'x'; 200]));
         let body = request.finish();
         let ack = pb::AcknowledgeRequest::decode(&body[5..]).expect("valid");
         assert_eq!((ack.subscription.as_str(), ack.ack_ids.len()), ("s", 2));
         assert_eq!(ack.ack_ids[1].len(), 200);
-        let mut request = Request::new("s", Kind::Extend { seconds: 600 });
+        let mut request = Request::new("s", Kind::Extend { seconds: 600 }, 0);
         assert!(request.push(b"a"));
         let body = request.finish();
         let modify = pb::ModifyAckDeadlineRequest::decode(&body[5..]).expect("valid");
         assert_eq!(modify.ack_deadline_seconds, 600);
         assert_eq!(modify.ack_ids, ["a"]);
-        let mut request = Request::new("s", Kind::Nack);
+        let mut request = Request::new("s", Kind::Nack, 0);
         assert!(request.push(b"a"));
         let modify = pb::ModifyAckDeadlineRequest::decode(&request.finish()[5..]).expect("valid");
         assert_eq!(modify.ack_deadline_seconds, 0);
@@ -201,8 +303,8 @@ mod tests {
 
     #[test]
     fn neither_bound_is_passed_and_one_huge_id_still_travels() {
-        for (length, most) in [(1, MAX_IDS), (210, MAX_IDS), (4_000, 131), (600_000, 1)] {
-            let mut request = Request::new("projects/p/subscriptions/s", Kind::Ack);
+        for (length, most) in [(1, MAX_IDS), (210, MAX_IDS), (4_000, 30), (600_000, 1)] {
+            let mut request = Request::new("projects/p/subscriptions/s", Kind::Ack, 0);
             let id = vec![b'x'; length];
             let mut ids = 0;
             while request.push(&id) {
@@ -211,6 +313,52 @@ mod tests {
             assert!(ids <= most && ids > 0, "{length}: {ids}");
             let body = request.finish();
             assert!(ids == 1 || body.len() - 5 <= MAX_BYTES, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_stretch_of_ids_goes_in_as_far_as_it_fits() {
+        for (length, kind) in [
+            (0, Kind::Ack),
+            (1, Kind::Ack),
+            (127, Kind::Nack),
+            (210, Kind::Ack),
+            (4_000, Kind::Extend { seconds: 10 }),
+            (600_000, Kind::Nack),
+        ] {
+            let of = |at: usize| format!("{at:04}").repeat(length / 4 + 1)[..length].to_owned();
+            let mut ids = AckIds::default();
+            for at in 0..1_500 {
+                assert!(ids.push(of(at).as_bytes()));
+                assert_eq!(ids.get(at), of(at).as_bytes());
+                if length > 10_000 && at == 3 {
+                    break;
+                }
+            }
+            let (mut from, to) = (0, ids.ends.len());
+            let mut seen = Vec::new();
+            while from < to {
+                let mut request = Request::new("projects/p/subscriptions/s", kind, 0);
+                let first = request.push_all(&ids, from, to.min(from + 2));
+                let fit = first + request.push_all(&ids, from + first, to);
+                assert!(fit > 0 && fit <= MAX_IDS);
+                from += fit;
+                let body = request.finish();
+                assert!(fit == 1 || body.len() - 5 <= MAX_BYTES, "{length}");
+                seen.extend(match kind {
+                    Kind::Ack => {
+                        pb::AcknowledgeRequest::decode(&body[5..])
+                            .expect("valid")
+                            .ack_ids
+                    }
+                    _ => {
+                        pb::ModifyAckDeadlineRequest::decode(&body[5..])
+                            .expect("valid")
+                            .ack_ids
+                    }
+                });
+            }
+            assert_eq!(seen, (0..to).map(of).collect::<Vec<_>>(), "{length}");
         }
     }
 }

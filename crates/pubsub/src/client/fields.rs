@@ -16,6 +16,7 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
+    #[inline]
     pub(crate) fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -46,10 +47,37 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field; `None` at the end.
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, Malformed> {
-        if self.0.is_empty() {
-            return Ok(None);
+        // Most fields are bytes, with a tag of one byte and a length of one or two.
+        let (tag, length, rest) = match *self.0 {
+            [] => return Ok(None),
+            [tag @ 8..0x80, length @ ..0x80, ref rest @ ..] if tag & 7 == 2 => {
+                (tag, usize::from(length), rest)
+            }
+            [tag @ 8..0x80, low, high @ ..0x80, ref rest @ ..] if tag & 7 == 2 => {
+                (tag, usize::from(low & 0x7f) | usize::from(high) << 7, rest)
+            }
+            _ => return self.other(),
+        };
+        let (value, rest) = rest.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(Some((u64::from(tag >> 3), Value::Bytes(value))))
+    }
+
+    /// Takes the next field if it is the number `field`, whose tag has one byte.
+    #[inline]
+    pub(crate) fn number(&mut self, field: u8) -> Result<Option<u64>, Malformed> {
+        match self.0 {
+            [tag, rest @ ..] if *tag == field << 3 => {
+                self.0 = rest;
+                self.varint().map(Some)
+            }
+            _ => Ok(None),
         }
+    }
+
+    fn other(&mut self) -> Result<Option<(u64, Value<'a>)>, Malformed> {
         let tag = self.varint()?;
         let value = match tag & 7 {
             0 => Value::Varint(self.varint()?),
@@ -73,16 +101,19 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
+    /// At most ten bytes; bits beyond the 64th are dropped, as everywhere.
+    #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        let mut number = 0u64;
-        for (at, byte) in self.0.iter().enumerate().take(10) {
-            number |= u64::from(byte & 0x7f)
-                .checked_shl(7 * u32::try_from(at).map_err(|_| Malformed)?)
-                .ok_or(Malformed)?;
-            if byte & 0x80 == 0 {
-                self.0 = &self.0[at + 1..];
+        let (mut number, mut shift) = (0, 0);
+        while let [byte, rest @ ..] = self.0
+            && shift < 70
+        {
+            self.0 = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if *byte < 0x80 {
                 return Ok(number);
             }
+            shift += 7;
         }
         Err(Malformed)
     }

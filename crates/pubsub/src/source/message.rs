@@ -1,66 +1,80 @@
 //! A received message, read where it lies in the response.
 
 use std::fmt;
+use std::io::Write as _;
 
 use aqueduct_connector::Timestamp;
 use bytes::Bytes;
 
-use crate::client::fields::{Fields, Malformed};
-use crate::client::pull::decode::{attribute, decode};
+use crate::client::fields::Fields;
+use crate::client::pull::decode::{Contents, Layout, Room, Span, attribute, decode};
 
 /// The attribute that tells the delivery attempt, where the subscription has a dead-letter policy.
 pub const DELIVERY_ATTEMPT: &str = "googclient_deliveryattempt";
 
 /// A message as a deserializer gets it. Nothing is copied before it is asked for.
 ///
+/// A clone keeps the whole response in memory that brought the message.
+///
 /// `Debug` shows the id and sizes, never contents.
 #[derive(Clone)]
 pub struct ReceivedMessage {
-    encoded: Bytes,
+    response: Bytes,
     data: Bytes,
-    id: Text,
-    key: Text,
-    publish_time: Option<(i64, i32)>,
-    attempt: Option<(u32, Box<str>)>,
+    at: Layout,
+    attempt: Option<Attempt>,
 }
 
-/// A checked piece of UTF-8.
-#[derive(Clone, Default)]
-struct Text(Bytes);
+/// A delivery attempt, as text too.
+#[derive(Clone, Copy)]
+struct Attempt {
+    number: u32,
+    /// Decimal, from the front.
+    text: [u8; 10],
+    length: u8,
+}
 
-impl Text {
-    fn get(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default()
+impl Attempt {
+    fn new(number: u32) -> Self {
+        let mut text = [0; 10];
+        let mut rest = &mut text[..];
+        // Ten digits hold every such number.
+        let _ = write!(rest, "{number}");
+        let length = 10 - rest.len() as u8;
+        Self {
+            number,
+            text,
+            length,
+        }
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or_default()
     }
 }
 
 impl ReceivedMessage {
-    /// `attempt` is 0 without a dead-letter policy.
-    pub(crate) fn new(encoded: Bytes, attempt: u32) -> Result<Self, Malformed> {
-        let mut message = Self {
+    /// Of the response that is to be read next; [`look_at`](Self::look_at) says which message.
+    pub(crate) fn of(contents: &Contents) -> Self {
+        Self {
+            response: contents.bytes.clone(),
             data: Bytes::new(),
-            id: Text::default(),
-            key: Text::default(),
-            publish_time: None,
-            attempt: (attempt > 0).then(|| (attempt, attempt.to_string().into())),
-            encoded: Bytes::new(),
-        };
-        let slice = |part: &[u8]| match part {
-            [] => Bytes::new(),
-            part => encoded.slice_ref(part),
-        };
-        let mut fields = Fields::new(&encoded);
-        while let Some((number, value)) = fields.next()? {
-            match number {
-                1 => message.data = slice(value.bytes()?),
-                3 => message.id = Text(slice(value.text()?.as_bytes())),
-                4 => message.publish_time = Some(time(value.bytes()?)?),
-                5 => message.key = Text(slice(value.text()?.as_bytes())),
-                _ => {}
-            }
+            at: Layout::default(),
+            attempt: None,
         }
-        message.encoded = encoded;
-        Ok(message)
+    }
+
+    /// Goes on to another message of the response.
+    #[inline]
+    pub(crate) fn look_at(&mut self, layout: &Layout) {
+        self.at = *layout;
+        self.data = self.response.slice(layout.data.range());
+        self.attempt = (layout.attempt > 0).then(|| Attempt::new(layout.attempt));
+    }
+
+    fn text(&self, span: Span) -> &str {
+        // Checked when the response was decoded.
+        std::str::from_utf8(&self.response[span.range()]).unwrap_or_default()
     }
 
     /// The payload. A clone of these `Bytes` keeps the whole response in memory: copy what outlives the call.
@@ -72,34 +86,30 @@ impl ReceivedMessage {
     /// The service's id, unique in the topic.
     #[must_use]
     pub fn message_id(&self) -> &str {
-        self.id.get()
+        self.text(self.at.id)
     }
 
     /// The ordering key, if the message has one.
     #[must_use]
     pub fn ordering_key(&self) -> Option<&str> {
-        Some(self.key.get()).filter(|key| !key.is_empty())
+        Some(self.text(self.at.ordering_key)).filter(|key| !key.is_empty())
     }
 
     /// When the service took the message, rounded down to a millisecond.
     #[must_use]
     pub fn publish_time(&self) -> Option<Timestamp> {
-        let (seconds, nanos) = self.publish_time?;
-        let millis = i64::from(nanos.div_euclid(1_000_000));
-        Some(Timestamp::from_millis(
-            seconds.saturating_mul(1_000).saturating_add(millis),
-        ))
+        self.at.publish_time
     }
 
     /// Which attempt to deliver the message this is, counted from 1; only with a dead-letter policy.
     #[must_use]
     pub fn delivery_attempt(&self) -> Option<u32> {
-        self.attempt.as_ref().map(|(attempt, _)| *attempt)
+        self.attempt.map(|attempt| attempt.number)
     }
 
     /// The attributes, in no order. With a dead-letter policy [`DELIVERY_ATTEMPT`] is among them.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut fields = Fields::new(&self.encoded);
+        let mut fields = Fields::new(&self.response[self.at.message.range()]);
         let sent = std::iter::from_fn(move || {
             loop {
                 // Checked when the response was decoded.
@@ -110,7 +120,7 @@ impl ReceivedMessage {
             }
         });
         let attempt = self.attempt.as_ref();
-        sent.chain(attempt.map(|(_, text)| (DELIVERY_ATTEMPT, &**text)))
+        sent.chain(attempt.map(|attempt| (DELIVERY_ATTEMPT, attempt.text())))
     }
 
     /// One attribute.
@@ -125,38 +135,32 @@ impl fmt::Debug for ReceivedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReceivedMessage")
             .field("message_id", &self.message_id())
-            .field("encoded_bytes", &self.encoded.len())
+            .field("encoded_bytes", &self.at.message.len())
             .finish_non_exhaustive()
     }
-}
-
-fn time(encoded: &[u8]) -> Result<(i64, i32), Malformed> {
-    let (mut seconds, mut nanos) = (0, 0);
-    let mut fields = Fields::new(encoded);
-    while let Some((number, value)) = fields.next()? {
-        match number {
-            1 => seconds = value.varint()?.cast_signed(),
-            2 => nanos = i32::try_from(value.varint()?).map_err(|_| Malformed)?,
-            _ => {}
-        }
-    }
-    Ok((seconds, nanos))
 }
 
 /// Decodes foreign bytes as a response of a streaming pull and reads each of its messages to the last attribute. How many
 /// there are, if it is one. For the fuzzer, which wants no panic.
 #[doc(hidden)]
 pub fn fuzz_pull_response(response: &[u8]) -> Option<usize> {
-    let mut received = Vec::new();
-    decode(&Bytes::copy_from_slice(response), &mut received).ok()?;
-    for one in &received {
-        if let Ok(message) = ReceivedMessage::new(one.message.clone(), one.attempt) {
-            let _ = (message.data().len(), message.publish_time());
-            let _ = (message.message_id().len(), message.ordering_key());
-            let _ = message.attributes().count();
-        }
+    let response = decode(Bytes::copy_from_slice(response), Room::default()).ok()?;
+    let mut message = ReceivedMessage::of(&response.contents);
+    for (at, layout) in response.contents.messages.iter().enumerate() {
+        message.look_at(layout);
+        let _ = (
+            message.data().len(),
+            message.publish_time(),
+            message.delivery_attempt(),
+        );
+        let _ = (
+            message.message_id().len(),
+            message.ordering_key(),
+            response.contents.key(at),
+        );
+        let _ = message.attributes().count();
     }
-    Some(received.len())
+    Some(response.contents.messages.len())
 }
 
 #[cfg(test)]
@@ -177,7 +181,18 @@ mod tests {
             }),
             ordering_key: String::new(),
         };
-        ReceivedMessage::new(message.encode_to_vec().into(), attempt).expect("valid")
+        let response = pb::StreamingPullResponse {
+            received_messages: vec![pb::ReceivedMessage {
+                ack_id: "a".to_owned(),
+                message: Some(message),
+                delivery_attempt: i32::try_from(attempt).expect("small"),
+            }],
+            ..Default::default()
+        };
+        let response = decode(response.encode_to_vec().into(), Room::default()).expect("valid");
+        let mut message = ReceivedMessage::of(&response.contents);
+        message.look_at(&response.contents.messages[0]);
+        message
     }
 
     #[test]
@@ -197,5 +212,7 @@ mod tests {
     fn a_delivery_attempt_shows_as_an_attribute() {
         assert_eq!(message(3).attribute(DELIVERY_ATTEMPT), Some("3"));
         assert_eq!(message(3).attributes().count(), 2);
+        let largest = Attempt::new(u32::MAX);
+        assert_eq!(largest.text(), u32::MAX.to_string());
     }
 }

@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::builder::{DeserializationFailurePolicy, OrderingMode, Settings};
 use super::deserialize::MessageDeserializer;
-use super::io::ledger::{Handed, Handle};
+use super::io::ledger::{Part, Run};
 use super::io::{Command, HandedBatch, Link, start};
 use super::message::ReceivedMessage;
 use super::metrics::ReaderMetrics;
@@ -50,7 +50,7 @@ pub(super) struct Reader<T> {
     failed: bool,
     current: Current,
     /// Kept back from the last batch, so that none of it is with the host when an earlier message of its key is returned.
-    rest: Option<(usize, Vec<Handed>)>,
+    rest: Option<(usize, Vec<Part>)>,
     /// Keys in `rest` whose messages were returned.
     returned: BTreeSet<u64>,
     /// Messages dropped or returned so far, for the rate of warnings.
@@ -62,12 +62,81 @@ pub(super) struct Reader<T> {
 #[derive(Default)]
 struct Current {
     split: usize,
-    /// Each message, and how many records there are up to and including its own.
-    messages: VecDeque<(Handle, u64)>,
+    /// The messages that are not reported yet.
+    runs: VecDeque<Run>,
+    /// For each message of the batch how many records there are up to and including its own.
+    ends: Vec<u64>,
+    /// Messages reported.
+    reported: usize,
     records: u64,
     emitted: u64,
     /// The messages, as long as the host may reject one.
-    kept: Vec<Handed>,
+    parts: Vec<Part>,
+}
+
+impl Current {
+    fn begin(&mut self, split: usize) {
+        self.split = split;
+        self.runs.clear();
+        self.ends.clear();
+        self.parts.clear();
+        (self.reported, self.records, self.emitted) = (0, 0, 0);
+    }
+
+    /// A message, and how many records there are with its own.
+    #[inline]
+    fn push(&mut self, message: Run, records: usize) {
+        let joined = self.runs.back_mut().is_some_and(|last| last.join(&message));
+        if !joined {
+            self.runs.push_back(message);
+        }
+        self.ends.push(records as u64);
+    }
+
+    /// The message whose record is the next to be emitted.
+    fn next(&self) -> Option<(Run, &Part)> {
+        let run = self.runs.front()?;
+        let at = run.range().start;
+        let run = run.only(at);
+        let mut parts = self.parts.iter();
+        let part = parts.find(|part| part.run.range().contains(&at) && part.run.only(at) == run)?;
+        Some((run, part))
+    }
+
+    /// Forgets that message and counts its record as emitted.
+    fn skip(&mut self) {
+        if let Some(run) = self.runs.front_mut() {
+            run.split_front(1);
+            if run.len() == 0 {
+                self.runs.pop_front();
+            }
+            self.reported += 1;
+            self.emitted += 1;
+        }
+    }
+
+    /// The messages whose records have all gone downstream since the last call.
+    fn take_emitted(&mut self) -> Vec<Run> {
+        let emitted = self.emitted;
+        let waiting = &self.ends[self.reported..];
+        let mut done = match waiting.last() {
+            Some(last) if *last <= emitted => waiting.len(),
+            _ => waiting.partition_point(|records| *records <= emitted),
+        };
+        self.reported += done;
+        let mut runs = Vec::with_capacity(self.runs.len());
+        while done > 0
+            && let Some(run) = self.runs.front_mut()
+        {
+            let messages = done.min(run.len());
+            runs.push(run.split_front(messages));
+            done -= messages;
+            if run.len() == 0 {
+                self.runs.pop_front();
+            }
+        }
+        runs
+    }
 }
 
 impl<T> Reader<T> {
@@ -145,94 +214,66 @@ impl<T> Reader<T> {
     }
 
     /// Makes records of a batch.
-    fn read(&mut self, split: usize, mut batch: Vec<Handed>) -> Result<Batch<T>> {
+    fn read(&mut self, split: usize, mut parts: Vec<Part>) -> Result<Batch<T>> {
         let per_key = self.settings.ordering == OrderingMode::PerKey;
         let nacks = self.settings.policy == DeserializationFailurePolicy::Nack;
         if self.settings.rejects && per_key && nacks {
-            let mut seen = BTreeSet::new();
-            let mut keys = batch.iter().map(|handed| handed.key);
-            if let Some(repeated) = keys.position(|key| key != 0 && !seen.insert(key)) {
-                self.rest = Some((split, batch.split_off(repeated)));
-            }
+            let rest = cut_at_repeated_key(&mut parts);
+            self.rest = (!rest.is_empty()).then_some((split, rest));
         }
-        let kept = if self.settings.rejects {
-            batch.clone()
-        } else {
-            Vec::new()
-        };
-        let mut records: Vec<Record<T>> = Vec::with_capacity(batch.len());
-        let mut messages = VecDeque::with_capacity(batch.len());
-        let mut batch = batch.into_iter();
+        let messages = parts.iter().map(|part| part.run.len()).sum();
+        let mut records: Vec<Record<T>> = Vec::with_capacity(messages);
+        self.current.begin(split);
         // Keys of which a message was returned: the later ones go with it.
         let mut returned = std::mem::take(&mut self.returned);
-        while let Some(handed) = batch.next() {
-            if per_key && returned.contains(&handed.key) {
-                continue;
-            }
-            let message = ReceivedMessage::new(handed.message, handed.attempt)
-                .map_err(|_| Error::bug("a message that was decoded before does not decode"))?;
-            let subscription = &self.splits[split].subscription;
-            let before = records.len();
-            let mut out = Collector::new(&mut records, message.publish_time());
-            let outcome = self
-                .deserializer
-                .deserialize(&message, subscription, &mut out);
-            let gave = records.len() - before;
-            if let Err(error) = outcome {
-                self.metrics.in_errors.increment();
-                match self.settings.policy {
-                    DeserializationFailurePolicy::Fail => {
-                        return Err(Error::user(format!(
-                            "message {} of {subscription} cannot be decoded; it stays unacknowledged and will come again; \
-                             scan.deserialization-failure-policy 'drop' acknowledges such messages, 'nack' leaves them to \
-                             the subscription's dead-letter policy",
-                            message.message_id()
-                        ))
-                        .with_source(error));
-                    }
-                    DeserializationFailurePolicy::Drop => {
-                        self.metrics.dropped.increment();
-                        self.undecodable(split, &message, "dropped");
-                        if gave == 0 {
-                            let handle = handed.handle;
-                            self.tell(Command::Drop { split, handle });
-                            continue;
-                        }
-                    }
-                    DeserializationFailurePolicy::Nack => {
-                        self.undecodable(split, &message, "returned to the service");
-                        let mut handles = vec![handed.handle];
-                        if per_key && handed.key != 0 {
-                            returned.insert(handed.key);
-                            let rest = self.rest.iter().flat_map(|(_, rest)| rest);
-                            let later = batch.as_slice().iter().chain(rest);
-                            handles.extend(
-                                later
-                                    .filter(|later| later.key == handed.key)
-                                    .map(|later| later.handle),
-                            );
-                        }
-                        let key = handed.key;
-                        self.tell(Command::Nack {
-                            split,
-                            handles,
-                            key,
-                        });
+        for (n, part) in parts.iter().enumerate() {
+            let layouts = &part.contents.messages[part.run.range()];
+            let mut message = ReceivedMessage::of(&part.contents);
+            for (at, layout) in part.run.range().zip(layouts) {
+                if !returned.is_empty() && returned.contains(&part.contents.key(at)) {
+                    continue;
+                }
+                message.look_at(layout);
+                let before = records.len();
+                let mut out = Collector::new(&mut records, message.publish_time());
+                let outcome = self.deserializer.deserialize(
+                    &message,
+                    &self.splits[split].subscription,
+                    &mut out,
+                );
+                let gave = records.len() - before;
+                if let Err(error) = outcome {
+                    if self.undecodable(split, &message, gave, error)? == Undecodable::Kept {
+                        self.current.push(part.run.only(at), records.len());
                         continue;
                     }
+                    let key = part.contents.key(at);
+                    let mut runs = vec![part.run.only(at)];
+                    if self.settings.policy == DeserializationFailurePolicy::Drop {
+                        let run = runs[0];
+                        self.tell(Command::Drop { split, run });
+                        continue;
+                    }
+                    if per_key && key != 0 {
+                        returned.insert(key);
+                        runs.extend(later_of_key(&parts[n..], Some(at), key));
+                        if let Some((_, rest)) = &self.rest {
+                            runs.extend(later_of_key(rest, None, key));
+                        }
+                    }
+                    self.tell(Command::Nack { split, runs, key });
+                    continue;
                 }
-            } else if gave == 0 {
-                self.metrics.skipped.increment();
+                if gave == 0 {
+                    self.metrics.skipped.increment();
+                }
+                self.current.push(part.run.only(at), records.len());
             }
-            messages.push_back((handed.handle, records.len() as u64));
         }
-        self.current = Current {
-            split,
-            messages,
-            records: records.len() as u64,
-            emitted: 0,
-            kept,
-        };
+        self.current.records = records.len() as u64;
+        if self.settings.rejects {
+            self.current.parts = parts;
+        }
         if self.rest.is_some() {
             self.returned = returned;
         }
@@ -243,8 +284,42 @@ impl<T> Reader<T> {
         })
     }
 
+    /// Counts an undecodable message that gave `gave` records before its error; by the policy it stays with its records,
+    /// leaves, or fails the reader.
+    fn undecodable(
+        &mut self,
+        split: usize,
+        message: &ReceivedMessage,
+        gave: usize,
+        error: Error,
+    ) -> Result<Undecodable> {
+        self.metrics.in_errors.increment();
+        match self.settings.policy {
+            DeserializationFailurePolicy::Fail => Err(Error::user(format!(
+                "message {} of {} cannot be decoded; it stays unacknowledged and will come again; \
+                 scan.deserialization-failure-policy 'drop' acknowledges such messages, 'nack' leaves them to the \
+                 subscription's dead-letter policy",
+                message.message_id(),
+                self.splits[split].subscription,
+            ))
+            .with_source(error)),
+            DeserializationFailurePolicy::Drop => {
+                self.metrics.dropped.increment();
+                self.warn_of(split, message, "dropped");
+                Ok(match gave {
+                    0 => Undecodable::Leaves,
+                    _ => Undecodable::Kept,
+                })
+            }
+            DeserializationFailurePolicy::Nack => {
+                self.warn_of(split, message, "returned to the service");
+                Ok(Undecodable::Leaves)
+            }
+        }
+    }
+
     /// Warns for the first ten undecodable messages, then at powers of two.
-    fn undecodable(&mut self, split: usize, message: &ReceivedMessage, what: &str) {
+    fn warn_of(&mut self, split: usize, message: &ReceivedMessage, what: &str) {
         self.undecodable += 1;
         if self.undecodable <= 10 || self.undecodable.is_power_of_two() {
             warn!(
@@ -258,21 +333,55 @@ impl<T> Reader<T> {
 
     /// Reports the messages whose records have all gone downstream.
     fn report(&mut self) {
-        let current = &mut self.current;
-        let done = current
-            .messages
-            .iter()
-            .take_while(|(_, records)| *records <= current.emitted)
-            .count();
-        if done > 0 {
-            let handles = current.messages.drain(..done).map(|(handle, _)| handle);
-            let command = Command::Emitted {
-                split: current.split,
-                handles: handles.collect(),
-            };
-            self.tell(command);
+        let runs = self.current.take_emitted();
+        if !runs.is_empty() {
+            let split = self.current.split;
+            self.tell(Command::Emitted { split, runs });
         }
     }
+}
+
+/// What becomes of an undecodable message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undecodable {
+    /// It goes the way of its records.
+    Kept,
+    Leaves,
+}
+
+/// Cuts `parts` before the first message whose key was in them before; gives what is behind.
+fn cut_at_repeated_key(parts: &mut Vec<Part>) -> Vec<Part> {
+    let mut seen = BTreeSet::new();
+    for n in 0..parts.len() {
+        let part = &mut parts[n];
+        let mut keys = part.run.range().map(|at| part.contents.key(at));
+        if let Some(first) = keys.position(|key| key != 0 && !seen.insert(key)) {
+            let mut rest = parts.split_off(n);
+            let front = Part {
+                run: rest[0].run.split_front(first),
+                contents: rest[0].contents.clone(),
+            };
+            if front.run.len() > 0 {
+                parts.push(front);
+            }
+            return rest;
+        }
+    }
+    Vec::new()
+}
+
+/// The messages of `key` in `parts`; in the first of them only those behind position `after`.
+fn later_of_key(parts: &[Part], after: Option<usize>, key: u64) -> Vec<Run> {
+    let mut later = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        for other in part.run.range() {
+            let later_one = n > 0 || after.is_none_or(|after| other > after);
+            if later_one && part.contents.key(other) == key {
+                later.push(part.run.only(other));
+            }
+        }
+    }
+    later
 }
 
 impl<T> fmt::Debug for Reader<T> {
@@ -350,12 +459,12 @@ impl<T> SourceReader<T> for Reader<T> {
             match link.batches.poll_next_unpin(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Err(ended_by_itself())),
-                Poll::Ready(Some(HandedBatch { split, messages })) => {
+                Poll::Ready(Some(HandedBatch { split, parts })) => {
                     self.wanted = false;
                     if !self.paused.contains(&split) && self.confirming.is_none() {
-                        return Poll::Ready(self.read(split, messages).map(ReaderOutput::Batch));
+                        return Poll::Ready(self.read(split, parts).map(ReaderOutput::Batch));
                     }
-                    let batch = messages;
+                    let batch = parts;
                     self.tell(Command::Returned { split, batch });
                 }
             }
@@ -374,51 +483,29 @@ impl<T> SourceReader<T> for Reader<T> {
     fn reject(&mut self, reason: &str) -> Result<()> {
         let error = Error::data(reason.to_owned());
         let split = self.current.split;
-        let next = self.current.messages.front().map(|(handle, _)| *handle);
-        let mut kept = self.current.kept.iter();
-        let Some(handed) = kept.find(|handed| Some(handed.handle) == next).cloned() else {
+        let Some((run, part)) = self.current.next() else {
             return Err(Error::bug("a row was rejected that was not handed out").with_source(error));
         };
-        let message = ReceivedMessage::new(handed.message, handed.attempt)
-            .map_err(|_| Error::bug("a message that was decoded before does not decode"))?;
-        self.metrics.in_errors.increment();
-        match self.settings.policy {
-            DeserializationFailurePolicy::Fail => {
-                return Err(Error::user(format!(
-                    "message {} of {} cannot be decoded; it stays unacknowledged and will come again; \
-                     scan.deserialization-failure-policy 'drop' acknowledges such messages, 'nack' leaves them to the \
-                     subscription's dead-letter policy",
-                    message.message_id(),
-                    self.splits[split].subscription,
-                ))
-                .with_source(error));
-            }
-            DeserializationFailurePolicy::Drop => {
-                self.metrics.dropped.increment();
-                self.undecodable(split, &message, "dropped");
-                self.emitted(1);
-            }
-            DeserializationFailurePolicy::Nack => {
-                self.undecodable(split, &message, "returned to the service");
-                let (key, mut handles) = (handed.key, vec![handed.handle]);
-                self.current.messages.pop_front();
-                self.current.emitted += 1;
-                if self.settings.ordering == OrderingMode::PerKey
-                    && key != 0
-                    && let Some((_, rest)) = &self.rest
-                {
-                    let later = rest.iter().filter(|later| later.key == key);
-                    handles.extend(later.map(|later| later.handle));
-                    self.returned.insert(key);
-                }
-                self.tell(Command::Nack {
-                    split,
-                    handles,
-                    key,
-                });
-                self.report();
-            }
+        let at = run.range().start;
+        let key = part.contents.key(at);
+        let mut message = ReceivedMessage::of(&part.contents);
+        message.look_at(&part.contents.messages[at]);
+        // As if it had given a record, which is with the host.
+        if self.undecodable(split, &message, 1, error)? == Undecodable::Kept {
+            self.emitted(1);
+            return Ok(());
         }
+        let mut runs = vec![run];
+        self.current.skip();
+        if self.settings.ordering == OrderingMode::PerKey
+            && key != 0
+            && let Some((_, rest)) = &self.rest
+        {
+            runs.extend(later_of_key(rest, None, key));
+            self.returned.insert(key);
+        }
+        self.tell(Command::Nack { split, runs, key });
+        self.report();
         Ok(())
     }
 

@@ -114,8 +114,9 @@ async fn what_a_checkpoint_covers_stays_away_and_what_is_returned_comes_again() 
     };
     party.create_topic().await;
     let mut host = SourceHost::start(arc(party.builder()), &party.kit, 1).expect("starts");
-    step_until(&mut host, "a stream", |_| {
-        party.metric(metrics::OPEN_STREAMS) == 1
+    // The subscription exists by then; a stream counts as open only with the emulator's first message.
+    step_until(&mut host, "the split", |_| {
+        party.metric(metrics::ASSIGNED_SPLITS) == 1
     })
     .await;
     party.publish("m", 5).await;
@@ -161,8 +162,9 @@ async fn a_subscription_deleted_under_a_live_stream_fails_the_job() {
     };
     party.create_topic().await;
     let mut host = SourceHost::start(arc(party.builder()), &party.kit, 1).expect("starts");
-    step_until(&mut host, "a stream", |_| {
-        party.metric(metrics::OPEN_STREAMS) == 1
+    // The subscription exists by then; a stream counts as open only with the emulator's first message.
+    step_until(&mut host, "the split", |_| {
+        party.metric(metrics::ASSIGNED_SPLITS) == 1
     })
     .await;
     party.publish("m", 1).await;

@@ -556,7 +556,7 @@ async fn many_long_ack_ids_leave_in_several_requests() {
     world
         .until("all acks", |sub| sub.counts().acked == 2_600)
         .await;
-    assert_eq!(world.sub.requests_of(Method::Acknowledge).len(), 3);
+    assert_eq!(world.sub.requests_of(Method::Acknowledge).len(), 4);
     world.close(host).await;
 }
 

@@ -1,80 +1,42 @@
 //! The account of one split: every copy held, from receipt to its one end (PS-SRC-16, -17, -34). Pure.
 //!
+//! Messages are held in blocks, one a response ([`block`]), and named in runs of neighbours ([`Run`]), because neighbours
+//! mostly share their fate: what a message costs here is its entry's change of state and its id's way into and out of a
+//! table ([`ids`]).
+//!
 //! # Invariants
 //!
 //! - `received = acked + nacked + lost + pending` at every moment ([`Tally`], [`Ledger::pending`]).
 //! - A message id is held once. A redelivered copy of a held message takes the place of its ack id, never of its state.
-//! - A [`Handle`] of a copy that has ended names nothing: settling it does nothing.
+//! - A [`Run`] of messages that have ended names nothing: settling it does nothing, and neither do those of its messages
+//!   that have ended.
 
-use std::collections::{HashMap, VecDeque};
+mod block;
+mod ids;
+mod run;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use aqueduct_connector::Moment;
-use bytes::Bytes;
 
+use self::block::{Block, Entry, Spare, State};
+use self::ids::{Ids, Place};
+use self::run::add_run;
 use super::lease::{Lease, Terms};
-use crate::client::pull::decode::{MessageId, Received};
+use crate::client::ack::Request;
+use crate::client::pull::decode::{Contents, Response, Room};
 
-/// Names a held message, whichever of its copies is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Handle {
-    slot: u32,
-    seq: u64,
-}
+/// Blocks that are over and keep their memory for responses to come; each is small ([`Block::into_spare`]).
+const SPARES: usize = 16;
 
-/// Names a copy: answers about an older copy's ack id are void.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    pub(crate) handle: Handle,
-    copy: u32,
-    /// When it was to be settled, or its lease ends.
-    pub(crate) since: Moment,
-}
+pub(in crate::source) use self::run::{Claim, Run, add_claim};
 
-/// A message on its way to the owner.
+/// Messages on their way to the owner.
 #[derive(Clone, Debug)]
-pub(crate) struct Handed {
-    pub(crate) handle: Handle,
-    /// The encoded message.
-    pub(crate) message: Bytes,
-    pub(crate) key: u64,
-    pub(crate) attempt: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Waits for the owner.
-    Buffered,
-    /// With the owner; not all of its records are emitted.
-    Handed,
-    /// Emitted after the last snapshot.
-    Staged,
-    /// Belongs to a checkpoint that is not complete.
-    Bound,
-    /// Its acknowledgement is on its way.
-    Acking,
-    /// To be returned.
-    Nacking,
-    /// Returned; the answer is out.
-    Nacked,
-}
-
-#[derive(Debug)]
-struct Held {
-    seq: u64,
-    id: MessageId,
-    ack_id: Bytes,
-    copy: u32,
-    /// Empty once handed over.
-    message: Bytes,
-    bytes: u64,
-    key: u64,
-    attempt: u32,
-    state: State,
-    lease: Lease,
-    /// Handed over only when set: an exactly-once copy whose lease is not confirmed may be stale.
-    confirmed: bool,
-    /// Somebody waits for its acknowledgement.
-    awaited: bool,
+pub(crate) struct Part {
+    pub(crate) run: Run,
+    pub(crate) contents: Arc<Contents>,
 }
 
 /// What has happened so far.
@@ -88,14 +50,6 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
 }
 
-/// How a received copy was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receipt {
-    New,
-    /// A message held already: its id is replaced. The claim is there if it must be acked at once.
-    Again(Option<Claim>),
-}
-
 /// What a pass over the leases found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lapsed {
@@ -107,24 +61,28 @@ pub(crate) struct Lapsed {
     pub(crate) kept: u64,
 }
 
-/// What an acknowledgement's end means to those who wait for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// It names nothing any more.
-    Void,
-    Quiet,
-    Awaited,
+/// How many acknowledgements came to an end, by whether somebody waits for them. What named nothing any more is not
+/// among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) quiet: u64,
+    pub(crate) awaited: u64,
 }
 
 /// The account of one split.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    slots: Vec<Option<Held>>,
+    blocks: Vec<Option<Block>>,
     free: Vec<u32>,
-    ids: HashMap<MessageId, u32>,
-    buffer: VecDeque<Handle>,
-    staged: Vec<Handle>,
-    next_seq: u64,
+    /// Of blocks that are over, for responses to come.
+    spare: Vec<Spare>,
+    /// Of the next block.
+    entries: Vec<Entry>,
+    ids: Ids,
+    /// What waits for the owner, in order of arrival; messages that have left it meanwhile are passed over.
+    buffer: VecDeque<Run>,
+    staged: Vec<Run>,
+    next_number: u64,
     held: u64,
     held_bytes: u64,
     buffered: u64,
@@ -172,320 +130,544 @@ impl Ledger {
         (self.buffered, self.buffered_bytes)
     }
 
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
     /// Whether [`take`](Self::take) has something.
     pub(crate) fn has_next(&mut self) -> bool {
-        while let Some(handle) = self.buffer.front().copied() {
-            match self.get(handle) {
-                Some(held) if held.state == State::Buffered => return held.confirmed,
-                _ => _ = self.buffer.pop_front(),
+        while let Some(run) = self.buffer.front_mut() {
+            if let Some(block) = block(&self.blocks, run) {
+                let waits = |at: &usize| block.entries[*at].state == State::Buffered;
+                if let Some(first) = run.range().find(waits) {
+                    run.from = first as u32;
+                    return block.entries[first].confirmed;
+                }
             }
+            self.buffer.pop_front();
         }
         false
     }
 
-    /// A copy arrived.
-    pub(crate) fn receive(&mut self, received: Received, terms: &Terms, now: Moment) -> Receipt {
-        self.tally.received += 1;
+    /// Room for the next response.
+    pub(crate) fn room(&mut self) -> Room {
+        let Some(spare) = self.spare.pop() else {
+            return Room::default();
+        };
+        self.entries = spare.entries;
+        spare.room
+    }
+
+    /// Copies arrived. `again` gets those of held messages that must be acked at once, by their newer ids.
+    pub(crate) fn receive(
+        &mut self,
+        response: Response,
+        terms: &Terms,
+        now: Moment,
+        again: &mut Vec<Claim>,
+    ) {
+        let Response {
+            contents,
+            ids,
+            ack_ids,
+            ..
+        } = response;
+        if ids.is_empty() {
+            return;
+        }
         let lease = Lease::new(terms, now, self.exactly_once);
-        if let Some(slot) = self.ids.get(&received.id).copied()
-            && let Some(held) = &mut self.slots[slot as usize]
-        {
-            self.tally.lost += 1;
-            held.ack_id = received.ack_id;
-            held.copy += 1;
-            held.lease = lease;
-            let claim = Claim {
-                handle: Handle {
-                    slot,
-                    seq: held.seq,
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(None);
+            u32::try_from(self.blocks.len() - 1).expect("flow control keeps it far below")
+        });
+        let number = self.next_number;
+        self.next_number += 1;
+        let entries = std::mem::take(&mut self.entries);
+        let mut block = Block::new(number, contents.clone(), ids, ack_ids, entries, lease);
+        let (mut bytes, mut redelivered) = (0, Vec::new());
+        for (at, (id, layout)) in block.ids.iter().zip(&contents.messages).enumerate() {
+            let place = Place {
+                block: slot,
+                at: at as u32,
+            };
+            let held = self.ids.hold(id, place);
+            redelivered.extend(held.map(|held| (held, at)));
+            let size = layout.message.len();
+            bytes += if held.is_none() { u64::from(size) } else { 0 };
+            block.entries.push(Entry {
+                state: if held.is_none() {
+                    State::Buffered
+                } else {
+                    State::Gone
                 },
-                copy: held.copy,
+                confirmed: !self.exactly_once,
+                awaited: false,
+                copy: 0,
+                bytes: size,
+            });
+        }
+        let new = (block.entries.len() - redelivered.len()) as u64;
+        (block.live, block.buffered) = (new as u32, new as u32);
+        self.buffer.push_back(Run {
+            block: slot,
+            number,
+            from: 0,
+            to: block.entries.len() as u32,
+        });
+        self.tally.received += block.entries.len() as u64;
+        self.held += new;
+        self.held_bytes += bytes;
+        self.buffered += new;
+        self.buffered_bytes += bytes;
+        self.blocks[slot as usize] = Some(block);
+        for (held, at) in redelivered {
+            self.redelivered(held, slot, at, lease, now, again);
+        }
+        self.free_if_over(slot);
+    }
+
+    /// Message `at` of block `slot` is a further copy of one that is held.
+    fn redelivered(
+        &mut self,
+        held: Place,
+        slot: u32,
+        at: usize,
+        lease: Lease,
+        now: Moment,
+        again: &mut Vec<Claim>,
+    ) {
+        let newer: Option<Box<[u8]>> = self.blocks[slot as usize]
+            .as_ref()
+            .map(|block| block.ack_id(at).into());
+        self.tally.lost += 1;
+        let (Some(ack_id), Some(block)) = (newer, &mut self.blocks[held.block as usize]) else {
+            return;
+        };
+        let at = held.at as usize;
+        block.replace_ack_id(at, ack_id);
+        *block.lease_mut(at) = lease;
+        let entry = &mut block.entries[at];
+        entry.copy += 1;
+        if entry.state == State::Acking {
+            let run = Run {
+                block: held.block,
+                number: block.number,
+                from: held.at,
+                to: held.at + 1,
+            };
+            let claim = Claim {
+                run,
+                copy: entry.copy,
                 since: now,
             };
-            return Receipt::Again((held.state == State::Acking).then_some(claim));
+            add_claim(again, claim);
         }
-        let bytes = received.message.len() as u64;
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        let held = Held {
-            seq,
-            id: received.id.clone(),
-            ack_id: received.ack_id,
-            copy: 0,
-            message: received.message,
-            bytes,
-            key: received.key,
-            attempt: received.attempt,
-            state: State::Buffered,
-            lease,
-            confirmed: !self.exactly_once,
-            awaited: false,
-        };
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = Some(held);
-                slot
-            }
-            None => {
-                self.slots.push(Some(held));
-                u32::try_from(self.slots.len() - 1).expect("flow control keeps it far below")
-            }
-        };
-        self.ids.insert(received.id, slot);
-        self.buffer.push_back(Handle { slot, seq });
-        self.held += 1;
-        self.held_bytes += bytes;
-        self.buffered += 1;
-        self.buffered_bytes += bytes;
-        Receipt::New
     }
 
     /// Hands over up to `most` messages, in order of arrival.
-    pub(crate) fn take(&mut self, most: usize, out: &mut Vec<Handed>) {
-        while out.len() < most && self.has_next() {
-            let Some(handle) = self.buffer.pop_front() else {
-                return;
+    pub(crate) fn take(&mut self, most: usize, out: &mut Vec<Part>) {
+        let mut left = most;
+        while left > 0 && self.has_next() {
+            let run = self.buffer.front_mut().expect("`has_next` looked at it");
+            let block = block_mut(&mut self.blocks, run).expect("`has_next` looked at it");
+            let taken = block.entries[run.range()]
+                .iter_mut()
+                .take(left)
+                .take_while(|entry| entry.state == State::Buffered && entry.confirmed)
+                .map(|entry| entry.state = State::Handed)
+                .count();
+            left -= taken;
+            block.buffered -= taken as u32;
+            let contents = match block.buffered {
+                0 => block.contents.take(),
+                _ => block.contents.clone(),
             };
-            let held = self.get_mut(handle).expect("looked at by `has_next`");
-            held.state = State::Handed;
-            out.push(Handed {
-                handle,
-                message: std::mem::take(&mut held.message),
-                key: held.key,
-                attempt: held.attempt,
+            let front = run.split_front(taken);
+            if run.len() == 0 {
+                self.buffer.pop_front();
+            }
+            out.push(Part {
+                run: front,
+                contents: contents.expect("they are kept while something waits"),
             });
         }
     }
 
     /// Takes back what the owner did not hand on, in front of everything else.
-    pub(crate) fn untake(&mut self, batch: Vec<Handed>) {
-        for handed in batch.into_iter().rev() {
-            let Some(held) = self.get_mut(handed.handle) else {
+    pub(crate) fn untake(&mut self, parts: Vec<Part>) {
+        for Part { run, contents } in parts.into_iter().rev() {
+            let Some(block) = block_mut(&mut self.blocks, &run) else {
                 continue;
             };
-            if held.state != State::Handed {
-                continue;
+            let mut lost = Vec::new();
+            for at in run.range() {
+                if block.entries[at].state == State::Handed {
+                    block.entries[at].state = State::Buffered;
+                    block.buffered += 1;
+                    if block.lease(at).is_lost() {
+                        lost.push(at);
+                    }
+                }
             }
-            held.message = handed.message;
-            held.state = State::Buffered;
-            if held.lease.is_lost() {
-                self.end_lost(handed.handle);
-            } else {
-                self.buffer.push_front(handed.handle);
+            block.contents = (block.buffered > 0).then_some(contents);
+            self.buffer.push_front(run);
+            for at in lost {
+                self.end_lost(&run.only(at));
             }
         }
     }
 
     /// All records of these went downstream, or there were none.
-    pub(crate) fn emitted(&mut self, handles: impl IntoIterator<Item = Handle>) {
-        for handle in handles {
-            if let Some(held) = self.get_mut(handle)
-                && held.state == State::Handed
-            {
-                held.state = State::Staged;
-                let bytes = held.bytes;
-                self.buffered -= 1;
-                self.buffered_bytes -= bytes;
-                self.staged.push(handle);
+    pub(crate) fn emitted(&mut self, runs: impl IntoIterator<Item = Run>) {
+        for run in runs {
+            let Some(block) = block_mut(&mut self.blocks, &run) else {
+                continue;
+            };
+            let (mut messages, mut bytes) = (0, 0);
+            for entry in &mut block.entries[run.range()] {
+                if entry.state == State::Handed {
+                    entry.state = State::Staged;
+                    messages += 1;
+                    bytes += u64::from(entry.bytes);
+                }
+            }
+            self.buffered -= messages;
+            self.buffered_bytes -= bytes;
+            if messages > 0 {
+                add_run(&mut self.staged, run);
             }
         }
     }
 
     /// What a snapshot covers: everything staged since the last one.
-    pub(crate) fn bind(&mut self) -> Vec<Handle> {
+    pub(crate) fn bind(&mut self) -> Vec<Run> {
         let staged = std::mem::take(&mut self.staged);
-        for handle in &staged {
-            if let Some(held) = self.get_mut(*handle)
-                && held.state == State::Staged
-            {
-                held.state = State::Bound;
+        for run in &staged {
+            if let Some(block) = block_mut(&mut self.blocks, run) {
+                for entry in &mut block.entries[run.range()] {
+                    if entry.state == State::Staged {
+                        entry.state = State::Bound;
+                    }
+                }
             }
         }
         staged
     }
 
-    /// The checkpoint that covers `handle` is complete: it is to be acked.
-    pub(crate) fn complete(&mut self, handle: Handle, now: Moment, awaited: bool) -> Option<Claim> {
-        let held = self.get_mut(handle)?;
-        if held.state != State::Bound {
-            return None;
+    /// The checkpoint that covers `run` is complete: its messages are to be acked. Returns how many.
+    pub(crate) fn complete(
+        &mut self,
+        run: Run,
+        now: Moment,
+        awaited: bool,
+        out: &mut Vec<Claim>,
+    ) -> u64 {
+        let Some(block) = block_mut(&mut self.blocks, &run) else {
+            return 0;
+        };
+        let mut messages = 0;
+        for (at, entry) in run.range().zip(&mut block.entries[run.range()]) {
+            if entry.state == State::Bound {
+                entry.state = State::Acking;
+                entry.awaited = awaited;
+                messages += 1;
+                let claim = Claim {
+                    run: run.only(at),
+                    copy: entry.copy,
+                    since: now,
+                };
+                add_claim(out, claim);
+            }
         }
-        held.state = State::Acking;
-        held.awaited = awaited;
-        self.claim(handle, now)
+        messages
     }
 
-    /// A message that gave nothing is acked at once.
-    pub(crate) fn drop_now(&mut self, handle: Handle, now: Moment) -> Option<Claim> {
-        let held = self.get_mut(handle)?;
-        if held.state != State::Handed {
-            return None;
+    /// Messages that gave nothing are acked at once.
+    pub(crate) fn drop_now(&mut self, run: Run, now: Moment, out: &mut Vec<Claim>) {
+        let Some(block) = block_mut(&mut self.blocks, &run) else {
+            return;
+        };
+        for at in run.range() {
+            let entry = &mut block.entries[at];
+            if entry.state == State::Handed {
+                entry.state = State::Acking;
+                self.buffered -= 1;
+                self.buffered_bytes -= u64::from(entry.bytes);
+                let claim = Claim {
+                    run: run.only(at),
+                    copy: entry.copy,
+                    since: now,
+                };
+                add_claim(out, claim);
+            }
         }
-        held.state = State::Acking;
-        let bytes = held.bytes;
-        self.buffered -= 1;
-        self.buffered_bytes -= bytes;
-        self.claim(handle, now)
     }
 
-    /// To be returned, whatever its state was, unless its acknowledgement is on its way.
-    pub(crate) fn nack(&mut self, handle: Handle) -> Option<Claim> {
-        let held = self.get_mut(handle)?;
-        let was = held.state;
-        if matches!(was, State::Acking | State::Nacking | State::Nacked) {
-            return None;
-        }
-        held.state = State::Nacking;
-        held.message = Bytes::new();
-        let (bytes, id, expires) = (held.bytes, held.id.clone(), held.lease.expires());
-        self.ids.remove(&id);
-        if matches!(was, State::Buffered | State::Handed) {
-            self.buffered -= 1;
-            self.buffered_bytes -= bytes;
-        }
-        self.claim(handle, expires)
+    /// To be returned, whatever their states were, unless their acknowledgement is on its way.
+    pub(crate) fn nack(&mut self, run: Run, out: &mut Vec<Claim>) -> u64 {
+        self.nack_if(run, out, |_, _| true)
     }
 
-    /// Returns the buffered messages of `key`.
-    pub(crate) fn nack_key(&mut self, key: u64, after: Option<u64>, out: &mut Vec<Claim>) -> u64 {
-        let later: Vec<Handle> = self
-            .buffer
-            .iter()
-            .copied()
-            .filter(|handle| {
-                self.get(*handle).is_some_and(|held| {
-                    held.state == State::Buffered
-                        && held.key == key
-                        && after.is_none_or(|seq| held.seq > seq)
-                })
-            })
-            .collect();
-        let claims = later.into_iter().filter_map(|handle| self.nack(handle));
-        let before = out.len();
-        out.extend(claims);
-        (out.len() - before) as u64
+    fn nack_if(
+        &mut self,
+        run: Run,
+        out: &mut Vec<Claim>,
+        also: impl Fn(&Block, usize) -> bool,
+    ) -> u64 {
+        let Some(block) = block_mut(&mut self.blocks, &run) else {
+            return 0;
+        };
+        let mut messages = 0;
+        for at in run.range() {
+            let was = block.entries[at].state;
+            let settled = matches!(
+                was,
+                State::Acking | State::Nacking | State::Nacked | State::Gone
+            );
+            if settled || !also(block, at) {
+                continue;
+            }
+            let expires = block.lease(at).expires();
+            let entry = &mut block.entries[at];
+            entry.state = State::Nacking;
+            self.ids.forget(&block.ids[at]);
+            if matches!(was, State::Buffered | State::Handed) {
+                self.buffered -= 1;
+                self.buffered_bytes -= u64::from(entry.bytes);
+            }
+            if was == State::Buffered {
+                block.buffered -= 1;
+            }
+            messages += 1;
+            let claim = Claim {
+                run: run.only(at),
+                copy: entry.copy,
+                since: expires,
+            };
+            add_claim(out, claim);
+        }
+        if block.buffered == 0 {
+            block.contents = None;
+        }
+        messages
+    }
+
+    /// Returns the buffered messages of `key`, or those of them that came after `after`.
+    pub(crate) fn nack_key(&mut self, key: u64, after: Option<Run>, out: &mut Vec<Claim>) -> u64 {
+        let after = after.map(|run| (run.number, run.from as usize));
+        let runs: Vec<Run> = self.buffer.iter().copied().collect();
+        let mut messages = 0;
+        for run in runs {
+            messages += self.nack_if(run, out, |block, at| {
+                let contents = block.contents.as_ref();
+                block.entries[at].state == State::Buffered
+                    && contents.is_some_and(|contents| contents.key(at) == key)
+                    && after.is_none_or(|after| (block.number, at) > after)
+            });
+        }
+        messages
     }
 
     /// Returns everything that only waits for the owner.
     pub(crate) fn nack_buffered(&mut self, out: &mut Vec<Claim>) -> u64 {
-        let before = out.len();
-        while let Some(handle) = self.buffer.pop_front() {
-            if self
-                .get(handle)
-                .is_some_and(|held| held.state == State::Buffered)
-            {
-                out.extend(self.nack(handle));
-            }
+        let mut messages = 0;
+        while let Some(run) = self.buffer.pop_front() {
+            messages += self.nack_if(run, out, |block, at| {
+                block.entries[at].state == State::Buffered
+            });
         }
-        (out.len() - before) as u64
+        messages
     }
 
     /// Returns everything that no completed checkpoint covers.
     pub(crate) fn nack_uncovered(&mut self, out: &mut Vec<Claim>) {
         self.nack_buffered(out);
-        let rest: Vec<Handle> = self.handles().collect();
-        out.extend(rest.into_iter().filter_map(|handle| self.nack(handle)));
+        for run in self.runs() {
+            self.nack(run, out);
+        }
         self.staged.clear();
     }
 
-    /// Everything held, in no order.
-    pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
-        self.slots.iter().enumerate().filter_map(|(slot, held)| {
-            held.as_ref().map(|held| Handle {
-                slot: slot as u32,
-                seq: held.seq,
+    /// Every block.
+    fn runs(&self) -> Vec<Run> {
+        let blocks = self.blocks.iter().enumerate();
+        let runs = blocks.filter_map(|(slot, block)| {
+            let block = block.as_ref()?;
+            Some(Run {
+                block: slot as u32,
+                number: block.number,
+                from: 0,
+                to: block.entries.len() as u32,
             })
+        });
+        runs.collect()
+    }
+
+    /// The ack id to settle a claim on one message by, while it is the newest.
+    pub(crate) fn ack_id(&self, claim: &Claim) -> Option<&[u8]> {
+        let block = block(&self.blocks, &claim.run)?;
+        let at = claim.run.from as usize;
+        is_current(&block.entries[at], claim).then(|| block.ack_id(at))
+    }
+
+    /// What the ack ids of a claim take in a request, about.
+    pub(crate) fn ack_bytes(&self, claim: &Claim) -> usize {
+        block(&self.blocks, &claim.run).map_or(0, |block| {
+            block.ack_bytes(claim.run.from as usize, claim.run.to as usize)
         })
     }
 
-    /// The ack id to settle `claim` by, while it is the newest.
-    pub(crate) fn ack_id(&self, claim: &Claim) -> Option<&[u8]> {
-        self.current(claim).map(|held| &*held.ack_id)
-    }
-
-    /// A request with this return left.
-    pub(crate) fn nack_sent(&mut self, claim: &Claim) {
-        if let Some(held) = self.get_mut(claim.handle)
-            && held.state == State::Nacking
-        {
-            held.state = State::Nacked;
-            self.returned_unanswered += 1;
-            self.tally.nacked += 1;
-        }
-    }
-
-    /// The return was answered or given up.
-    pub(crate) fn nack_ended(&mut self, claim: &Claim) {
-        let state = self.get(claim.handle).map(|held| held.state);
-        match state {
-            Some(State::Nacked) => {
-                self.returned_unanswered -= 1;
-                self.remove(claim.handle);
-            }
-            Some(State::Nacking) => {
-                self.tally.lost += 1;
-                self.remove(claim.handle);
-            }
-            _ => {}
-        }
-    }
-
-    /// The acknowledgement was answered.
-    pub(crate) fn acked(&mut self, claim: &Claim) -> Settled {
-        self.end_ack(claim, true)
-    }
-
-    /// The acknowledgement was given up.
-    pub(crate) fn ack_failed(&mut self, claim: &Claim) -> Settled {
-        self.end_ack(claim, false)
-    }
-
-    fn end_ack(&mut self, claim: &Claim, acked: bool) -> Settled {
-        let Some(held) = self.current(claim) else {
-            return Settled::Void;
+    /// Moves ids from the front of `claim` to `request`, as many as fit, and what they are claims on to `out`. Claims on
+    /// copies that were replaced are void and left out: the newer copies have their own. `false` if something is left.
+    pub(crate) fn fill(
+        &self,
+        claim: &mut Claim,
+        request: &mut Request,
+        out: &mut Vec<Claim>,
+    ) -> bool {
+        let Some(block) = block(&self.blocks, &claim.run) else {
+            return true;
         };
-        if held.state != State::Acking {
-            return Settled::Void;
+        while claim.run.len() > 0 {
+            let entries = &block.entries[claim.run.range()];
+            let current = entries
+                .iter()
+                .take_while(|entry| is_current(entry, claim))
+                .count();
+            if current == 0 {
+                claim.run.split_front(1);
+                continue;
+            }
+            let from = claim.run.from as usize;
+            let fit = block.fill(from, from + current, claim.copy, request);
+            let run = claim.run.split_front(fit);
+            if fit > 0 {
+                out.push(Claim { run, ..*claim });
+            }
+            if fit < current {
+                return false;
+            }
         }
-        let awaited = held.awaited;
+        true
+    }
+
+    /// A request with these returns left.
+    pub(crate) fn nack_sent(&mut self, claim: &Claim) {
+        let Some(block) = block_mut(&mut self.blocks, &claim.run) else {
+            return;
+        };
+        for entry in &mut block.entries[claim.run.range()] {
+            if entry.state == State::Nacking {
+                entry.state = State::Nacked;
+                self.returned_unanswered += 1;
+                self.tally.nacked += 1;
+            }
+        }
+    }
+
+    /// The returns were answered or given up.
+    pub(crate) fn nack_ended(&mut self, claim: &Claim) {
+        let Some(block) = block_mut(&mut self.blocks, &claim.run) else {
+            return;
+        };
+        for entry in &mut block.entries[claim.run.range()] {
+            match entry.state {
+                State::Nacked => self.returned_unanswered -= 1,
+                State::Nacking => self.tally.lost += 1,
+                _ => continue,
+            }
+            entry.state = State::Gone;
+            self.held -= 1;
+            self.held_bytes -= u64::from(entry.bytes);
+            block.live -= 1;
+        }
+        self.free_if_over(claim.run.block);
+    }
+
+    /// The acknowledgements were answered.
+    pub(crate) fn acked(&mut self, claim: &Claim) -> Settled {
+        self.end_acks(claim, true)
+    }
+
+    /// The acknowledgements were given up.
+    pub(crate) fn ack_failed(&mut self, claim: &Claim) -> Settled {
+        self.end_acks(claim, false)
+    }
+
+    fn end_acks(&mut self, claim: &Claim, acked: bool) -> Settled {
+        let mut settled = Settled::default();
+        let Some(block) = block_mut(&mut self.blocks, &claim.run) else {
+            return settled;
+        };
+        let mut bytes = 0;
+        for at in claim.run.range() {
+            let entry = &mut block.entries[at];
+            if entry.state != State::Acking || entry.copy != claim.copy {
+                continue;
+            }
+            if entry.awaited {
+                settled.awaited += 1;
+            } else {
+                settled.quiet += 1;
+            }
+            entry.state = State::Gone;
+            bytes += u64::from(entry.bytes);
+            self.ids.forget(&block.ids[at]);
+        }
+        let messages = settled.quiet + settled.awaited;
         if acked {
-            self.tally.acked += 1;
+            self.tally.acked += messages;
         } else {
-            self.tally.failed += 1;
-            self.tally.lost += 1;
+            self.tally.failed += messages;
+            self.tally.lost += messages;
         }
-        self.remove(claim.handle);
-        if awaited {
-            Settled::Awaited
-        } else {
-            Settled::Quiet
-        }
+        block.live -= messages as u32;
+        self.held -= messages;
+        self.held_bytes -= bytes;
+        self.free_if_over(claim.run.block);
+        settled
     }
 
     /// The extensions due now, with their lengths in seconds.
     pub(crate) fn due(&mut self, terms: &Terms, now: Moment, out: &mut Vec<(u32, Claim)>) {
-        for (slot, held) in self.slots.iter_mut().enumerate() {
-            let Some(held) = held else { continue };
-            if matches!(held.state, State::Nacking | State::Nacked) {
+        for (slot, block) in self.blocks.iter_mut().enumerate() {
+            let Some(block) = block else { continue };
+            let none = |lease: &Lease| lease.extension(terms, now).is_none();
+            if block.shared_lease().is_some_and(none) {
                 continue;
             }
-            if let Some(seconds) = held.lease.extension(terms, now) {
-                held.lease.asked();
-                let handle = Handle {
-                    slot: slot as u32,
-                    seq: held.seq,
+            for at in 0..block.entries.len() {
+                let entry = block.entries[at];
+                if matches!(entry.state, State::Nacking | State::Nacked | State::Gone) {
+                    continue;
+                }
+                let Some(seconds) = block.lease(at).extension(terms, now) else {
+                    continue;
+                };
+                block.lease_mut(at).asked();
+                let run = Run {
+                    block: slot as u32,
+                    number: block.number,
+                    from: at as u32,
+                    to: at as u32 + 1,
                 };
                 let claim = Claim {
-                    handle,
-                    copy: held.copy,
+                    run,
+                    copy: entry.copy,
                     since: now,
                 };
-                out.push((seconds, claim));
+                let joined = out
+                    .last_mut()
+                    .is_some_and(|(length, last)| *length == seconds && last.join(&claim));
+                if !joined {
+                    out.push((seconds, claim));
+                }
             }
         }
     }
 
-    /// An extension was granted; `sent` is when it was asked for.
+    /// Extensions were granted; the claim's `since` is when they were asked for.
     pub(crate) fn extended(
         &mut self,
         claim: &Claim,
@@ -493,67 +675,86 @@ impl Ledger {
         seconds: u32,
         random: &mut fastrand::Rng,
     ) {
-        let sent = claim.since;
-        if let Some(held) = self.current_mut(claim) {
-            held.lease.extended(terms, sent, seconds, random);
-            held.confirmed = true;
-        }
+        self.each_current(claim, |block, at| {
+            let lease = block.lease_mut(at);
+            lease.extended(terms, claim.since, seconds, random);
+            block.entries[at].confirmed = true;
+        });
     }
 
-    /// An extension failed; the next is due at `again`.
+    /// Extensions failed; the next are due at `again`.
     pub(crate) fn not_extended(&mut self, claim: &Claim, again: Moment) {
-        if let Some(held) = self.current_mut(claim) {
-            held.lease.refused(again);
+        self.each_current(claim, |block, at| block.lease_mut(at).refused(again));
+    }
+
+    fn each_current(&mut self, claim: &Claim, mut then: impl FnMut(&mut Block, usize)) {
+        let Some(block) = block_mut(&mut self.blocks, &claim.run) else {
+            return;
+        };
+        for at in claim.run.range() {
+            if is_current(&block.entries[at], claim) {
+                then(block, at);
+            }
         }
     }
 
     /// An exactly-once copy turned out to be stale: unconfirmed, it leaves; otherwise it waits for its redelivery.
     pub(crate) fn stale(&mut self, claim: &Claim) {
-        let Some(held) = self.current_mut(claim) else {
-            return;
-        };
-        held.lease.refused(Moment::NEVER);
-        if held.state == State::Buffered {
-            self.end_lost(claim.handle);
+        let mut leave = Vec::new();
+        self.each_current(claim, |block, at| {
+            block.lease_mut(at).refused(Moment::NEVER);
+            if block.entries[at].state == State::Buffered {
+                leave.push(at);
+            }
+        });
+        for at in leave {
+            self.end_lost(&claim.run.only(at));
         }
     }
 
     /// Looks for leases that expired unextended.
     pub(crate) fn lapse(&mut self, now: Moment, returns: &mut Vec<Claim>) -> Lapsed {
         let mut lapsed = Lapsed::default();
-        let mut gone: Vec<(Handle, u64)> = Vec::new();
-        for (slot, held) in self.slots.iter_mut().enumerate() {
-            let Some(held) = held else { continue };
-            if !held.lease.lapses(now) {
+        let mut gone: Vec<(Run, u64)> = Vec::new();
+        for (slot, block) in self.blocks.iter_mut().enumerate() {
+            let Some(block) = block else { continue };
+            if block.shared_lease().is_some_and(|lease| !lease.lapses(now)) {
                 continue;
             }
-            match held.state {
-                State::Buffered => gone.push((
-                    Handle {
-                        slot: slot as u32,
-                        seq: held.seq,
-                    },
-                    held.key,
-                )),
-                State::Nacking | State::Nacked => {}
-                State::Handed | State::Staged | State::Bound | State::Acking => {
-                    held.lease.lose();
-                    lapsed.kept += 1;
+            for at in 0..block.entries.len() {
+                if !block.lease(at).lapses(now) {
+                    continue;
+                }
+                match block.entries[at].state {
+                    State::Buffered => {
+                        let run = Run {
+                            block: slot as u32,
+                            number: block.number,
+                            from: at as u32,
+                            to: at as u32 + 1,
+                        };
+                        let contents = block.contents.as_ref();
+                        let key = contents.map_or(0, |contents| contents.key(at));
+                        gone.push((run, key));
+                    }
+                    State::Nacking | State::Nacked | State::Gone => {}
+                    State::Handed | State::Staged | State::Bound | State::Acking => {
+                        block.lease_mut(at).lose();
+                        lapsed.kept += 1;
+                    }
                 }
             }
         }
-        for (handle, key) in gone {
+        // In order of arrival, so that the first of a key takes the later ones along.
+        gone.sort_by_key(|(run, _)| (run.number, run.from));
+        for (run, key) in gone {
             // An earlier one of its key may have returned it meanwhile.
-            if self
-                .get(handle)
-                .is_none_or(|held| held.state != State::Buffered)
-            {
+            if !self.end_lost(&run) {
                 continue;
             }
-            self.end_lost(handle);
             lapsed.buffered += 1;
             if self.per_key && key != 0 {
-                lapsed.followers += self.nack_key(key, Some(handle.seq), returns);
+                lapsed.followers += self.nack_key(key, Some(run), returns);
             }
         }
         lapsed
@@ -566,7 +767,7 @@ impl Ledger {
         let tally = self.tally;
         *self = Self {
             tally,
-            next_seq: self.next_seq,
+            next_number: self.next_number,
             per_key: self.per_key,
             exactly_once: self.exactly_once,
             ..Self::default()
@@ -574,61 +775,56 @@ impl Ledger {
         pending
     }
 
-    /// Whether nothing is held.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.held == 0
-    }
-
-    fn end_lost(&mut self, handle: Handle) {
-        let Some(held) = self.get(handle) else { return };
-        if matches!(held.state, State::Buffered | State::Handed) {
-            let bytes = held.bytes;
-            self.buffered -= 1;
-            self.buffered_bytes -= bytes;
-        }
-        self.tally.lost += 1;
-        self.remove(handle);
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        let Some(held) = self.slots[handle.slot as usize].take() else {
-            return;
+    /// A message that waits for the owner is lost. Whether it did wait.
+    fn end_lost(&mut self, one: &Run) -> bool {
+        let Some(block) = block_mut(&mut self.blocks, one) else {
+            return false;
         };
-        if self.ids.get(&held.id) == Some(&handle.slot) {
-            self.ids.remove(&held.id);
+        let at = one.from as usize;
+        let entry = &mut block.entries[at];
+        if entry.state != State::Buffered {
+            return false;
         }
+        entry.state = State::Gone;
+        let bytes = u64::from(entry.bytes);
+        self.ids.forget(&block.ids[at]);
+        block.live -= 1;
+        block.buffered -= 1;
+        if block.buffered == 0 {
+            block.contents = None;
+        }
+        self.buffered -= 1;
+        self.buffered_bytes -= bytes;
         self.held -= 1;
-        self.held_bytes -= held.bytes;
-        self.free.push(handle.slot);
+        self.held_bytes -= bytes;
+        self.tally.lost += 1;
+        self.free_if_over(one.block);
+        true
     }
 
-    fn claim(&self, handle: Handle, since: Moment) -> Option<Claim> {
-        self.get(handle).map(|held| Claim {
-            handle,
-            copy: held.copy,
-            since,
-        })
+    fn free_if_over(&mut self, slot: u32) {
+        let block = &mut self.blocks[slot as usize];
+        if let Some(block) = block.take_if(|block| block.live == 0) {
+            self.free.push(slot);
+            if self.spare.len() < SPARES {
+                self.spare.extend(block.into_spare());
+            }
+        }
     }
+}
 
-    fn get(&self, handle: Handle) -> Option<&Held> {
-        let held = self.slots.get(handle.slot as usize)?.as_ref()?;
-        (held.seq == handle.seq).then_some(held)
-    }
+fn block<'a>(blocks: &'a [Option<Block>], run: &Run) -> Option<&'a Block> {
+    let block = blocks.get(run.block as usize)?.as_ref()?;
+    (block.number == run.number).then_some(block)
+}
 
-    fn get_mut(&mut self, handle: Handle) -> Option<&mut Held> {
-        let held = self.slots.get_mut(handle.slot as usize)?.as_mut()?;
-        (held.seq == handle.seq).then_some(held)
-    }
+fn block_mut<'a>(blocks: &'a mut [Option<Block>], run: &Run) -> Option<&'a mut Block> {
+    let block = blocks.get_mut(run.block as usize)?.as_mut()?;
+    (block.number == run.number).then_some(block)
+}
 
-    fn current(&self, claim: &Claim) -> Option<&Held> {
-        self.get(claim.handle)
-            .filter(|held| held.copy == claim.copy)
-    }
-
-    fn current_mut(&mut self, claim: &Claim) -> Option<&mut Held> {
-        let copy = claim.copy;
-        self.get_mut(claim.handle).filter(|held| held.copy == copy)
-    }
+fn is_current(entry: &Entry, claim: &Claim) -> bool {
+    entry.state != State::Gone && entry.copy == claim.copy
 }
 
 #[cfg(test)]

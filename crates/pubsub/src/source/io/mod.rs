@@ -29,7 +29,7 @@ mod task;
 use aqueduct_connector::source::SplitId;
 use aqueduct_connector::{CheckpointId, Error};
 
-use self::ledger::{Handed, Handle};
+use self::ledger::{Part, Run};
 use super::split::SubscriptionSplit;
 
 pub(super) use task::start;
@@ -50,23 +50,23 @@ pub(super) enum Command {
     /// All records of these went downstream.
     Emitted {
         split: usize,
-        handles: Vec<Handle>,
+        runs: Vec<Run>,
     },
     /// Undecodable and without records: acknowledge it now.
     Drop {
         split: usize,
-        handle: Handle,
+        run: Run,
     },
     /// Return these, and what is buffered of the key.
     Nack {
         split: usize,
-        handles: Vec<Handle>,
+        runs: Vec<Run>,
         key: u64,
     },
     /// A batch of a split that was paused meanwhile.
     Returned {
         split: usize,
-        batch: Vec<Handed>,
+        batch: Vec<Part>,
     },
     Snapshot(CheckpointId),
     Completed(CheckpointId),
@@ -81,7 +81,7 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct HandedBatch {
     pub(super) split: usize,
-    pub(super) messages: Vec<Handed>,
+    pub(super) parts: Vec<Part>,
 }
 
 /// The owner's ends of the channels, and the task.

@@ -13,8 +13,8 @@ use aqueduct_cloud::Backoff;
 use aqueduct_connector::{Code, Moment};
 use bytes::Bytes;
 
-use super::ledger::{Claim, Ledger, Settled};
-use crate::client::ack::{AckClient, Kind, MAX_IDS, Said};
+use super::ledger::{Claim, Ledger, Settled, add_claim};
+use crate::client::ack::{AckClient, Kind, MAX_IDS, Request, Said};
 
 /// How long single acknowledgements and returns wait for company.
 const GATHER: Duration = Duration::from_millis(100);
@@ -74,23 +74,84 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn count(&mut self, settled: Settled, done: bool) {
-        match (settled, done) {
-            (Settled::Awaited, true) => self.awaited_done += 1,
-            (Settled::Awaited, false) => {
-                self.awaited_failed += 1;
-                self.failed += 1;
-            }
-            (Settled::Quiet, false) => self.failed += 1,
-            (Settled::Quiet, true) | (Settled::Void, _) => {}
+        if done {
+            self.awaited_done += settled.awaited;
+        } else {
+            self.awaited_failed += settled.awaited;
+            self.failed += settled.awaited + settled.quiet;
         }
+    }
+}
+
+/// Claims in their order, and how many messages they are on.
+#[derive(Debug, Default)]
+struct Claims {
+    claims: VecDeque<Claim>,
+    messages: usize,
+}
+
+impl Claims {
+    fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    fn extend(&mut self, claims: impl IntoIterator<Item = Claim>) {
+        for claim in claims {
+            self.messages += claim.run.len();
+            let joined = self.claims.back_mut().is_some_and(|last| last.join(&claim));
+            if !joined {
+                self.claims.push_back(claim);
+            }
+        }
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        self.messages += std::mem::take(&mut other.messages);
+        self.claims.append(&mut other.claims);
+    }
+
+    fn push_front(&mut self, claim: Claim) {
+        self.messages += claim.run.len();
+        self.claims.push_front(claim);
+    }
+
+    /// What the ids of one request will take, about.
+    fn bytes(&self, ledger: &Ledger) -> usize {
+        let (mut bytes, mut messages) = (0, 0);
+        for claim in &self.claims {
+            bytes += ledger.ack_bytes(claim);
+            messages += claim.run.len();
+            if messages >= MAX_IDS {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// Moves the first ids to `request`, as many as fit; returns what they are claims on.
+    fn fill(&mut self, request: &mut Request, ledger: &Ledger) -> Vec<Claim> {
+        let mut moved = Vec::new();
+        while let Some(claim) = self.claims.front_mut() {
+            if request.is_full() {
+                break;
+            }
+            let before = claim.run.len();
+            let whole = ledger.fill(claim, request, &mut moved);
+            self.messages -= before - claim.run.len();
+            if !whole {
+                break;
+            }
+            self.claims.pop_front();
+        }
+        moved
     }
 }
 
 /// Claims of one kind.
 #[derive(Debug, Default)]
 struct Lane {
-    ready: VecDeque<Claim>,
-    gathering: VecDeque<Claim>,
+    ready: Claims,
+    gathering: Claims,
     gather_until: Option<Moment>,
     again: Vec<Batch>,
     unanswered: usize,
@@ -112,7 +173,8 @@ impl Lane {
     }
 
     fn settle_gathered(&mut self, now: Moment) {
-        if self.gathering.len() >= MAX_IDS || self.gather_until.is_some_and(|until| now >= until) {
+        if self.gathering.messages >= MAX_IDS || self.gather_until.is_some_and(|until| now >= until)
+        {
             self.ready.append(&mut self.gathering);
             self.gather_until = None;
         }
@@ -269,18 +331,8 @@ impl Queue {
         if lane.unanswered + lane.again.len() >= most || lane.ready.is_empty() {
             return None;
         }
-        let mut request = client.request(kind);
-        let mut claims = Vec::with_capacity(lane.ready.len().min(MAX_IDS));
-        while let Some(claim) = lane.ready.front() {
-            // A claim whose copy was replaced is void: the newer copy has its own.
-            if let Some(ack_id) = ledger.ack_id(claim) {
-                if !request.push(ack_id) {
-                    break;
-                }
-                claims.push(*claim);
-            }
-            lane.ready.pop_front();
-        }
+        let mut request = client.request(kind, lane.ready.bytes(ledger));
+        let claims = lane.ready.fill(&mut request, ledger);
         if request.is_empty() {
             return None;
         }
@@ -341,7 +393,7 @@ impl Queue {
         outcome: &mut Outcome,
     ) {
         let mut again = Vec::new();
-        for claim in batch.claims {
+        for claim in batch.claims.into_iter().flat_map(Claim::singles) {
             let verdict = ledger
                 .ack_id(&claim)
                 .and_then(|id| std::str::from_utf8(id).ok())
@@ -354,7 +406,7 @@ impl Queue {
                 (Said::Again, kind) if now >= batch.give_up => {
                     self.end(&[claim], ledger, kind, false, outcome);
                 }
-                (Said::Again, _) => again.push(claim),
+                (Said::Again, _) => add_claim(&mut again, claim),
             }
         }
         if again.is_empty() {

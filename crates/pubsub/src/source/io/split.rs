@@ -11,17 +11,20 @@ use tracing::{debug, info, warn};
 
 use super::flow::Caps;
 use super::lease::Terms;
-use super::ledger::{Claim, Ledger, Receipt, Tally};
+use super::ledger::{Ledger, Run, Tally};
 use super::settle::Queue;
 use super::stream::{Event, Stream};
 use crate::client::ack::AckClient;
 use crate::client::pull::FirstRequest;
-use crate::client::pull::decode::{Received, decode};
+use crate::client::pull::decode::{Response, decode};
 use crate::destination::SubscriptionDestination;
 use crate::source::OrderingMode;
 use crate::source::builder::Settings;
 use crate::source::metrics::ReaderMetrics;
 use crate::source::split::SubscriptionSplit;
+
+/// Responses read of one stream before anything else gets a turn.
+const RESPONSES: usize = 16;
 
 /// Why a split's streams are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +84,6 @@ pub(super) struct SplitIo {
     per_key: bool,
     no_stream: StallWatch,
     told: Tally,
-    scratch: Vec<Received>,
 }
 
 impl SplitIo {
@@ -119,7 +121,6 @@ impl SplitIo {
             per_key,
             no_stream: StallWatch::new(),
             told: Tally::default(),
-            scratch: Vec::new(),
         };
         this.open(now);
         this
@@ -199,67 +200,69 @@ impl SplitIo {
         };
     }
 
-    /// Reads the streams as far as allowed, at most `turns` responses.
+    /// Reads the streams as far as allowed; `others` is what the reader's other splits take of its `budget`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the task's parts, lent for a moment"
+    )]
     pub(super) fn poll_streams(
         &mut self,
         pool: &ChannelPool,
         now: Moment,
-        may_read: bool,
+        budget: Caps,
+        others: (u64, u64),
         metrics: &ReaderMetrics,
         random: &mut fastrand::Rng,
         cx: &mut Context<'_>,
     ) -> Option<Told> {
         let mut progress = false;
         for at in 0..self.streams.len() {
-            let may_read = may_read && self.has_room();
-            let event = match self.streams[at].poll(pool, now, may_read, random, cx) {
-                Poll::Pending => continue,
-                Poll::Ready(event) => event,
-            };
-            progress = true;
-            match event {
-                Event::Response(response) => {
-                    let mut received = std::mem::take(&mut self.scratch);
-                    let decoded = decode(&response, &mut received);
-                    if let Ok(properties) = decoded {
-                        if properties.is_some_and(|p| p.exactly_once)
-                            && !self.ledger.is_exactly_once()
-                        {
-                            self.ledger.set_exactly_once();
-                            self.queue.set_exactly_once();
-                            self.terms = self.terms.exactly_once();
+            for _ in 0..RESPONSES {
+                let own = self.ledger.buffered();
+                let within = budget.admit((others.0 + own.0, others.1 + own.1));
+                let may_read = within && self.has_room();
+                let event = match self.streams[at].poll(pool, now, may_read, random, cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(event) => event,
+                };
+                progress = true;
+                match event {
+                    Event::Response(response) => {
+                        if let Ok(response) = decode(response, self.ledger.room()) {
+                            self.receive(response, now);
+                        } else {
+                            metrics.error(Some(Code::Internal));
+                            metrics.reopened.increment();
+                            warn!(subscription = %self.subscription, "a response could not be decoded; the stream is opened anew");
+                            self.streams[at].spoiled(now, random);
                         }
-                        self.receive(&mut received, now);
-                    } else {
-                        metrics.error(Some(Code::Internal));
-                        metrics.reopened.increment();
-                        warn!(subscription = %self.subscription, "a response could not be decoded; the stream is opened anew");
-                        self.streams[at].spoiled(now, random);
                     }
-                    received.clear();
-                    self.scratch = received;
+                    Event::Ended(code) => {
+                        metrics.error(code.or(Some(Code::Ok)));
+                        metrics.reopened.increment();
+                        debug!(subscription = %self.subscription, status = ?code, "stream ended, opening it again");
+                    }
+                    Event::Permanent(error) => {
+                        metrics.error(Some(error.code()));
+                        return Some(Told::Failed(self.failure("the stream", error)));
+                    }
+                    Event::Closed => {}
                 }
-                Event::Ended(code) => {
-                    metrics.error(code.or(Some(Code::Ok)));
-                    metrics.reopened.increment();
-                    debug!(subscription = %self.subscription, status = ?code, "stream ended, opening it again");
-                }
-                Event::Permanent(error) => {
-                    metrics.error(Some(error.code()));
-                    return Some(Told::Failed(self.failure("the stream", error)));
-                }
-                Event::Closed => {}
             }
         }
         progress.then_some(Told::Progress)
     }
 
-    fn receive(&mut self, received: &mut Vec<Received>, now: Moment) {
-        for copy in received.drain(..) {
-            if let Receipt::Again(Some(claim)) = self.ledger.receive(copy, &self.terms, now) {
-                self.queue.ack_one([claim], now);
-            }
+    fn receive(&mut self, response: Response, now: Moment) {
+        let exactly_once = response.properties.is_some_and(|p| p.exactly_once);
+        if exactly_once && !self.ledger.is_exactly_once() {
+            self.ledger.set_exactly_once();
+            self.queue.set_exactly_once();
+            self.terms = self.terms.exactly_once();
         }
+        let mut again = Vec::new();
+        self.ledger.receive(response, &self.terms, now, &mut again);
+        self.queue.ack(again);
     }
 
     /// The error of a permanent failure.
@@ -363,16 +366,11 @@ impl SplitIo {
     }
 
     /// Returns a failed message, and under `PerKey` the later buffered ones of its key.
-    pub(super) fn nack(
-        &mut self,
-        handles: impl IntoIterator<Item = super::ledger::Handle>,
-        key: u64,
-        now: Moment,
-    ) {
-        let mut returns: Vec<Claim> = handles
-            .into_iter()
-            .filter_map(|handle| self.ledger.nack(handle))
-            .collect();
+    pub(super) fn nack(&mut self, runs: impl IntoIterator<Item = Run>, key: u64, now: Moment) {
+        let mut returns = Vec::new();
+        for run in runs {
+            self.ledger.nack(run, &mut returns);
+        }
         if self.per_key && key != 0 {
             self.ledger.nack_key(key, None, &mut returns);
         }

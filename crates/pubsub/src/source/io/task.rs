@@ -18,7 +18,7 @@ use futures::{FutureExt, StreamExt};
 use tracing::warn;
 
 use super::flow::{Caps, Load, to_park};
-use super::ledger::{Claim, Handle};
+use super::ledger::{Claim, Run};
 use super::settle::{Answer, Batch, Outcome, is_transient};
 use super::split::{Phase, SplitIo, Told, Why};
 use super::{BATCHES, COMMANDS, CONFIRMATIONS, Command, HandedBatch, Link};
@@ -154,7 +154,7 @@ struct ReaderTask {
     splits: Vec<SplitIo>,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// What each incomplete checkpoint covers.
-    bound: BTreeMap<CheckpointId, Vec<(usize, Handle)>>,
+    bound: BTreeMap<CheckpointId, Vec<(usize, Run)>>,
     wanted: bool,
     /// Where the search for the next batch starts.
     turn: usize,
@@ -243,23 +243,20 @@ impl ReaderTask {
                     }
                 }
             }
-            Command::Emitted { split, handles } => self.splits[split].ledger.emitted(handles),
-            Command::Drop { split, handle } => {
+            Command::Emitted { split, runs } => self.splits[split].ledger.emitted(runs),
+            Command::Drop { split, run } => {
                 let split = &mut self.splits[split];
-                let claim = split.ledger.drop_now(handle, now);
-                split.queue.ack_one(claim, now);
+                let mut claims = Vec::new();
+                split.ledger.drop_now(run, now, &mut claims);
+                split.queue.ack_one(claims, now);
             }
-            Command::Nack {
-                split,
-                handles,
-                key,
-            } => self.splits[split].nack(handles, key, now),
+            Command::Nack { split, runs, key } => self.splits[split].nack(runs, key, now),
             Command::Returned { split, batch } => self.splits[split].ledger.untake(batch),
             Command::Snapshot(checkpoint) => {
                 self.guard = Guard::Retired;
                 let mut covered = Vec::new();
                 for (at, split) in self.splits.iter_mut().enumerate() {
-                    covered.extend(split.ledger.bind().into_iter().map(|handle| (at, handle)));
+                    covered.extend(split.ledger.bind().into_iter().map(|run| (at, run)));
                 }
                 if !covered.is_empty() {
                     self.bound
@@ -316,13 +313,11 @@ impl ReaderTask {
             .split_off(&CheckpointId(checkpoint.0.saturating_add(1)));
         let covered = std::mem::replace(&mut self.bound, later);
         let wait = self.settings.subscriber.await_ack_confirmation;
-        let mut outstanding = 0;
-        for (split, handle) in covered.into_values().flatten() {
+        let (mut outstanding, mut claims) = (0, Vec::new());
+        for (split, run) in covered.into_values().flatten() {
             let split = &mut self.splits[split];
-            if let Some(claim) = split.ledger.complete(handle, now, wait.is_some()) {
-                split.queue.ack([claim]);
-                outstanding += 1;
-            }
+            outstanding += split.ledger.complete(run, now, wait.is_some(), &mut claims);
+            split.queue.ack(claims.drain(..));
         }
         if let Some(wait) = wait {
             let confirm = self.confirm.get_or_insert(Confirm {
@@ -451,18 +446,18 @@ impl ReaderTask {
         self.metrics.error(Some(error.code()));
         let exactly_once = split.ledger.is_exactly_once();
         if let Some(said) = verdicts(&error).filter(|_| exactly_once) {
-            for claim in claims {
+            for claim in claims.iter().copied().flat_map(Claim::singles) {
                 let verdict = split
                     .ledger
-                    .ack_id(claim)
+                    .ack_id(&claim)
                     .and_then(|id| std::str::from_utf8(id).ok())
                     .and_then(|id| said.get(id).copied());
                 match verdict {
                     None | Some(Said::Done) => {
-                        split.ledger.extended(claim, &terms, seconds, random);
+                        split.ledger.extended(&claim, &terms, seconds, random);
                     }
-                    Some(Said::Again) => split.ledger.not_extended(claim, now.after(PASS)),
-                    Some(Said::Never) => split.ledger.stale(claim),
+                    Some(Said::Again) => split.ledger.not_extended(&claim, now.after(PASS)),
+                    Some(Said::Never) => split.ledger.stale(&claim),
                 }
             }
             return;
@@ -522,36 +517,47 @@ impl ReaderTask {
         split.stop(now, timeout, now.after(timeout), Why::Park);
     }
 
-    /// Whether the reader's budget lets streams be read.
-    fn has_budget(&self) -> bool {
-        let total = self
-            .splits
+    /// What all splits have received and not emitted.
+    fn buffered(&self) -> (u64, u64) {
+        self.splits
             .iter()
             .map(|split| split.ledger.buffered())
-            .fold((0, 0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
-        self.settings.subscriber.budget().admit(total)
+            .fold((0, 0), |sum, load| (sum.0 + load.0, sum.1 + load.1))
+    }
+
+    /// Whether the reader's budget lets streams be read.
+    fn has_budget(&self) -> bool {
+        self.settings.subscriber.budget().admit(self.buffered())
     }
 
     fn poll_streams(&mut self, now: Moment, cx: &mut PollContext<'_>) -> bool {
         let mut progress = false;
-        for at in 0..self.splits.len() {
-            let may_read = self.has_budget();
-            let told = self.splits[at].poll_streams(
+        let budget = self.settings.subscriber.budget();
+        let (mut messages, mut bytes) = self.buffered();
+        let mut failures = Vec::new();
+        for split in &mut self.splits {
+            let before = split.ledger.buffered();
+            let others = (messages - before.0, bytes - before.1);
+            let told = split.poll_streams(
                 &self.pool,
                 now,
-                may_read,
+                budget,
+                others,
                 &self.metrics,
                 &mut self.random,
                 cx,
             );
+            let after = split.ledger.buffered();
+            (messages, bytes) = (others.0 + after.0, others.1 + after.1);
             match told {
                 None => {}
                 Some(Told::Progress) => progress = true,
-                Some(Told::Failed(error)) => {
-                    progress = true;
-                    self.failed(error);
-                }
+                Some(Told::Failed(error)) => failures.push(error),
             }
+        }
+        progress |= !failures.is_empty();
+        for error in failures {
+            self.failed(error);
         }
         progress
     }
@@ -604,22 +610,19 @@ impl ReaderTask {
             }
             split.ledger.due(&split.terms, now, &mut due);
             due.sort_by_key(|(seconds, _)| *seconds);
-            let mut rest = &due[..];
-            while let Some((seconds, _)) = rest.first().copied() {
+            let mut rest = &mut due[..];
+            while let Some((seconds, claim)) = rest.first().copied() {
                 let kind = Kind::Extend { seconds };
-                let mut request = split.ack.request(kind);
+                let mut request = split.ack.request(kind, split.ledger.ack_bytes(&claim));
                 let mut claims = Vec::new();
-                while let Some((length, claim)) = rest.first() {
-                    let fits = *length == seconds
-                        && split
-                            .ledger
-                            .ack_id(claim)
-                            .is_none_or(|ack_id| request.push(ack_id));
-                    if !fits {
+                while let Some((length, claim)) = rest.first_mut() {
+                    if *length != seconds
+                        || request.is_full()
+                        || !split.ledger.fill(claim, &mut request, &mut claims)
+                    {
                         break;
                     }
-                    claims.push(*claim);
-                    rest = &rest[1..];
+                    rest = &mut rest[1..];
                 }
                 if request.is_empty() {
                     continue;
@@ -688,18 +691,15 @@ impl ReaderTask {
             if split.paused || !split.ledger.has_next() {
                 continue;
             }
-            let mut batch = Vec::new();
+            let mut parts = Vec::new();
             split
                 .ledger
-                .take(self.settings.subscriber.max_records_per_fetch, &mut batch);
+                .take(self.settings.subscriber.max_records_per_fetch, &mut parts);
             split.last_taken = now;
             self.turn = at + 1;
             self.wanted = false;
             // The owner asks for one batch at a time, so there is room; if it is gone, nobody is left to tell.
-            let _ = self.outbox.try_send(HandedBatch {
-                split: at,
-                messages: batch,
-            });
+            let _ = self.outbox.try_send(HandedBatch { split: at, parts });
             return true;
         }
         false

@@ -2,11 +2,12 @@
 
 use aqueduct_cloud::{ChannelPool, Endpoint, PoolOptions, TokenProvider};
 use aqueduct_testkit::test_context;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as pb;
+use prost::Message as _;
 
 use super::super::lease::Terms;
-use super::super::ledger::Handed;
 use super::*;
-use crate::client::pull::decode::{MessageId, Received};
+use crate::client::pull::decode::{Room, decode};
 use crate::destination::SubscriptionDestination;
 
 fn at(millis: u64) -> Moment {
@@ -46,25 +47,28 @@ impl Bench {
             None,
             Duration::from_secs(10),
         );
-        for id in ids {
-            let received = Received {
-                id: MessageId::Number(id),
-                ack_id: format!("{id}").into_bytes().into(),
-                message: Bytes::from_static(b"x"),
-                key: 0,
-                attempt: 0,
-            };
-            self.ledger.receive(received, &terms, now);
+        let messages = ids.map(|id| pb::ReceivedMessage {
+            ack_id: id.to_string(),
+            message: Some(pb::PubsubMessage {
+                message_id: id.to_string(),
+                ..Default::default()
+            }),
+            delivery_attempt: 0,
+        });
+        let response = pb::StreamingPullResponse {
+            received_messages: messages.collect(),
+            ..Default::default()
+        };
+        let response = decode(response.encode_to_vec().into(), Room::default()).expect("valid");
+        self.ledger.receive(response, &terms, now, &mut Vec::new());
+        let mut parts = Vec::new();
+        self.ledger.take(usize::MAX, &mut parts);
+        self.ledger.emitted(parts.iter().map(|part| part.run));
+        let mut claims = Vec::new();
+        for run in self.ledger.bind() {
+            self.ledger.complete(run, now, false, &mut claims);
         }
-        let mut batch: Vec<Handed> = Vec::new();
-        self.ledger.take(usize::MAX, &mut batch);
-        self.ledger
-            .emitted(batch.iter().map(|handed| handed.handle));
-        let bound = self.ledger.bind();
-        bound
-            .into_iter()
-            .filter_map(|handle| self.ledger.complete(handle, now, false))
-            .collect()
+        claims.into_iter().flat_map(Claim::singles).collect()
     }
 
     fn next(&mut self, now: Moment) -> Option<Batch> {
@@ -80,6 +84,10 @@ impl Bench {
         } = self;
         queue.answered(batch, answer, now, ledger, random)
     }
+}
+
+fn ids(batch: &Batch) -> usize {
+    batch.claims.iter().map(|claim| claim.run.len()).sum()
 }
 
 #[tokio::test]
@@ -128,7 +136,7 @@ async fn per_key_one_request_is_unanswered_and_otherwise_eight() {
         bench.queue.ack(claims);
         let mut out: Vec<Batch> = std::iter::from_fn(|| bench.next(at(0))).collect();
         assert_eq!(out.len(), most);
-        assert!(out.iter().all(|batch| batch.claims.len() == 1_000));
+        assert!(out.iter().all(|batch| ids(batch) == 1_000));
         let last = out.pop().expect("one");
         // One that waits to be tried again keeps its place.
         bench.answer(last, Answer::Failed(Code::Aborted), at(0));
@@ -150,7 +158,7 @@ async fn single_ones_gather_for_a_tenth_of_a_second_unless_the_reader_closes() {
     bench.queue.ack_one([claims[1]], at(60));
     assert!(bench.next(at(99)).is_none());
     assert_eq!(bench.queue.deadline(), at(100));
-    assert_eq!(bench.next(at(100)).expect("both").claims.len(), 2);
+    assert_eq!(ids(&bench.next(at(100)).expect("both")), 2);
     let claims = bench.covered(2..3, at(100));
     bench.queue.ack_one(claims, at(100));
     bench.queue.close();
