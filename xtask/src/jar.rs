@@ -43,7 +43,8 @@ const MAVEN_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// How much is optimized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// Fast code that is built fast, for tests.
+    /// For tests: with the artifacts that a developer's build has made already, so it takes no minutes, and with the
+    /// checks of such a build (overflow, debug assertions).
     Tests,
     /// What users get: optimized over all crates, which takes minutes.
     Release,
@@ -82,7 +83,7 @@ pub(crate) fn build(root: &Path, kind: Build, tests: &mut Tests) -> Result<Vec<P
     let mut jars = Vec::new();
     let mut violations = Vec::new();
     for connector in CONNECTORS {
-        let name = format!("aqueduct-flink-sql-{connector}");
+        let name = module(connector);
         let jar = made.join(&name).join(format!("{name}-{VERSION}.jar"));
         let entries = zip::names(&jar).map_err(|error| format!("{}: {error}", jar.display()))?;
         let services = services(&root.join("flink").join(format!("sql-{connector}")))
@@ -100,6 +101,11 @@ pub(crate) fn build(root: &Path, kind: Build, tests: &mut Tests) -> Result<Vec<P
     } else {
         Err(violations.join("\n"))
     }
+}
+
+/// The Maven module of a connector.
+fn module(connector: &str) -> String {
+    format!("aqueduct-flink-sql-{connector}")
 }
 
 /// Where cargo builds.
@@ -142,8 +148,8 @@ fn versions(text: &str) -> Option<((u32, u32), u32)> {
 /// Builds the library and says where it is.
 fn library(root: &Path, kind: Build) -> Result<PathBuf, String> {
     let profile = match kind {
-        Build::Tests => "jar-tests",
-        Build::Release => "jar",
+        Build::Tests => "dev",
+        Build::Release => "release",
     };
     // Named here, the crate type is the only one, which lets the profile optimize over all crates.
     let args = [
@@ -153,12 +159,17 @@ fn library(root: &Path, kind: Build) -> Result<PathBuf, String> {
         "--lib",
         "--crate-type",
         "cdylib",
+    ];
+    let more = [
         "--profile",
         profile,
         "--locked",
         "--message-format",
         "json-render-diagnostics",
     ];
+    // What only a debugger reads is most of the file.
+    let linker = ["--", "-C", "strip=symbols"];
+    let args = [&args[..], &more, &linker].concat();
     let answer = cargo(root, &args)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -241,10 +252,14 @@ fn stage(library: &Path, native: &Path) -> io::Result<()> {
 
 /// Compiles, tests and packs.
 fn maven(root: &Path, made: &Path, native: &Path, tests: &mut Tests) -> Result<(), String> {
-    // Reports of tests that are gone would be counted.
+    // What is gone from the sources would still be packed, and counted.
+    let modules = CONNECTORS.map(|connector| format!("{}/classes", module(connector)));
     let reports = made.join("aqueduct-flink/surefire-reports");
-    if reports.exists() {
-        fs::remove_dir_all(&reports).map_err(|error| format!("{}: {error}", reports.display()))?;
+    let old = modules.iter().map(|name| made.join(name));
+    for old in old.chain([made.join("aqueduct-flink/classes"), reports.clone()]) {
+        if old.exists() {
+            fs::remove_dir_all(&old).map_err(|error| format!("{}: {error}", old.display()))?;
+        }
     }
     let define = |name: &str, value: &str| format!("-D{name}={value}");
     let mut command = Command::new("mvn");
@@ -350,6 +365,7 @@ fn check(entries: &[String], others: &[&&str], services: &[String]) -> Vec<Strin
     }
     for needed in [
         "io/aqueduct/flink/NativeLibrary.class",
+        "META-INF/LICENSE",
         "META-INF/MANIFEST.MF",
     ] {
         if !held.contains(needed) {
@@ -407,6 +423,7 @@ mod tests {
         );
         let usual = [
             "META-INF/",
+            "META-INF/LICENSE",
             "META-INF/MANIFEST.MF",
             "META-INF/services/org.apache.flink.table.factories.Factory",
             "io/",
@@ -453,7 +470,7 @@ mod tests {
         let found = checked(&[], &["io.aqueduct.flink.pubsub.Gone"]);
         assert_eq!(found.len(), 1, "{found:?}");
         let found = check(&[], &[&"bigtable"], &[]);
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
     }
 
     #[test]
