@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "these are programs that print a table")]
 
 pub mod publish;
+pub mod pull;
 pub mod raw;
 pub mod sinks;
 
