@@ -224,6 +224,8 @@ async fn an_ordered_outage_ends_by_the_watch_and_an_unordered_one_by_its_retries
             .enable_message_ordering(ordered)
             .retry_initial_delay(Duration::from_secs(30))
             .retry_max_delay(Duration::from_secs(30))
+            // On a slow machine the clock is moved on before an answer has come; that must not end an attempt.
+            .retry_initial_rpc_timeout(Duration::from_secs(60))
             .publish_progress_timeout(Duration::from_secs(700));
         let mut host = world.host_with(options);
         host.write_all(records(1)).await.expect("well");
