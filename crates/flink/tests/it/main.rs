@@ -3,4 +3,7 @@
 //! The tests of one version share a cluster, and run one after the other ([`clusters`]).
 
 mod clusters;
+mod flights;
 mod harness;
+mod life_cycle;
+mod orders;
