@@ -8,7 +8,7 @@ use aqueduct_pubsub::SubscriberOptions;
 use aqueduct_pubsub::source::{
     DeserializationFailurePolicy, ExactlyOnceSubscriptions, OrderingMode, metrics,
 };
-use aqueduct_sim::{Code, Gate, LateAcks, Method};
+use aqueduct_sim::{AckFailure, Code, Gate, LateAcks, Method};
 use aqueduct_testkit::log::{Marker, capture};
 use aqueduct_testkit::until;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as pb;
@@ -189,6 +189,52 @@ async fn a_lost_answer_of_an_exactly_once_acknowledgement_leads_to_no_second_emi
     assert_eq!(world.metric(metrics::ACKS_FAILED), 0);
     world.close(host).await;
     assert_eq!(world.sub.counts().redelivered, 0);
+}
+
+/// PS-SRC-35: no message is emitted twice within a run, however late it comes again.
+#[tokio::test]
+async fn an_exactly_once_message_whose_id_was_given_up_is_acknowledged_unemitted_when_it_comes_again()
+ {
+    for failure in [AckFailure::Permanent, AckFailure::Transient] {
+        let world = World::with(|settings| settings.enable_exactly_once_delivery = true).await;
+        world.publish("m", 2);
+        let accept = ExactlyOnceSubscriptions::Accept;
+        let mut host = world.start(world.builder().exactly_once_subscriptions(accept));
+        host.run_to(2).await.expect("reads");
+        world.sub.fail_ack_ids(100_000, failure);
+        host.checkpoint().await.expect("checkpoints");
+        // Ten minutes, by the reader's clock only: at the service no time passes and the leases last.
+        let mut waited = 0;
+        while world.metric(metrics::ACKS_FAILED) < 2 {
+            waited += 1;
+            assert!(waited < 2_000, "{failure:?}: never given up");
+            world.clock.advance(Duration::from_secs(1));
+            for _ in 0..5 {
+                host.try_step().await.expect("well");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(waited > 590, "{failure:?}: given up after {waited} s");
+        assert_eq!(
+            world.metric(metrics::PENDING_ACKS),
+            0,
+            "flow control is free again"
+        );
+        world.sub.fail_ack_ids(0, failure);
+        world.sim.pubsub().advance(Duration::from_secs(700));
+        world
+            .tick_until("the redeliveries' acks", || world.sub.backlog() == 0)
+            .await;
+        for _ in 0..100 {
+            host.try_step().await.expect("well");
+        }
+        assert_eq!(host.emitted_count(), 2, "{failure:?}: emitted again");
+        world.publish("n", 1);
+        host.run_to(3).await.expect("reads on");
+        host.checkpoint().await.expect("checkpoints");
+        world.until("the rest", |sub| sub.backlog() == 0).await;
+        world.close(host).await;
+    }
 }
 
 /// PS-SRC-31: a message that lapsed on its way to a host that paused meanwhile takes the later ones of its key along.

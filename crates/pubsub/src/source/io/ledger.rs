@@ -12,6 +12,7 @@
 //!   that have ended.
 
 mod block;
+mod given_up;
 mod ids;
 mod run;
 
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use aqueduct_connector::Moment;
 
 use self::block::{Block, Entry, Spare, State};
+use self::given_up::GivenUp;
 use self::ids::{Ids, Place};
 use self::run::add_run;
 use super::lease::{Lease, Terms};
@@ -79,6 +81,8 @@ pub(crate) struct Ledger {
     /// Of the next block.
     entries: Vec<Entry>,
     ids: Ids,
+    /// Emitted exactly-once messages that were let go unacknowledged.
+    given_up: GivenUp,
     /// What waits for the owner, in order of arrival; messages that have left it meanwhile are passed over.
     buffer: VecDeque<Run>,
     staged: Vec<Run>,
@@ -186,6 +190,7 @@ impl Ledger {
         let entries = std::mem::take(&mut self.entries);
         let mut block = Block::new(number, contents.clone(), ids, ack_ids, entries, lease);
         let (mut bytes, mut redelivered) = (0, Vec::new());
+        let (mut emitted, mut emitted_bytes) = (Vec::new(), 0);
         for (at, (id, layout)) in block.ids.iter().zip(&contents.messages).enumerate() {
             let place = Place {
                 block: slot,
@@ -195,12 +200,17 @@ impl Ledger {
             redelivered.extend(held.map(|held| (held, at)));
             let size = layout.message.len();
             bytes += if held.is_none() { u64::from(size) } else { 0 };
+            let state = match held {
+                Some(_) => State::Gone,
+                None if self.given_up.take(id) => {
+                    emitted.push(at);
+                    emitted_bytes += u64::from(size);
+                    State::Acking
+                }
+                None => State::Buffered,
+            };
             block.entries.push(Entry {
-                state: if held.is_none() {
-                    State::Buffered
-                } else {
-                    State::Gone
-                },
+                state,
                 confirmed: !self.exactly_once,
                 awaited: false,
                 copy: 0,
@@ -208,7 +218,11 @@ impl Ledger {
             });
         }
         let new = (block.entries.len() - redelivered.len()) as u64;
-        (block.live, block.buffered) = (new as u32, new as u32);
+        let buffered = new - emitted.len() as u64;
+        (block.live, block.buffered) = (new as u32, buffered as u32);
+        if buffered == 0 {
+            block.contents = None;
+        }
         self.buffer.push_back(Run {
             block: slot,
             number,
@@ -218,9 +232,23 @@ impl Ledger {
         self.tally.received += block.entries.len() as u64;
         self.held += new;
         self.held_bytes += bytes;
-        self.buffered += new;
-        self.buffered_bytes += bytes;
+        self.buffered += buffered;
+        self.buffered_bytes += bytes - emitted_bytes;
         self.blocks[slot as usize] = Some(block);
+        for at in emitted {
+            let run = Run {
+                block: slot,
+                number,
+                from: at as u32,
+                to: at as u32 + 1,
+            };
+            let claim = Claim {
+                run,
+                copy: 0,
+                since: now,
+            };
+            add_claim(again, claim);
+        }
         for (held, at) in redelivered {
             self.redelivered(held, slot, at, lease, now, again);
         }
@@ -614,6 +642,9 @@ impl Ledger {
             entry.state = State::Gone;
             bytes += u64::from(entry.bytes);
             self.ids.forget(&block.ids[at]);
+            if !acked && self.exactly_once {
+                self.given_up.note(&block.ids[at]);
+            }
         }
         let messages = settled.quiet + settled.awaited;
         if acked {

@@ -330,3 +330,40 @@ proptest! {
         prop_assert_eq!(ledger.held(), (0, 0));
     }
 }
+
+#[test]
+fn an_exactly_once_message_that_was_given_up_is_acked_by_a_later_delivery_and_not_handed_over() {
+    let mut ledger = Ledger::new(false);
+    ledger.set_exactly_once();
+    received(&mut ledger, 0..3);
+    let mut due = Vec::new();
+    ledger.due(&terms(), at(1), &mut due);
+    let mut random = fastrand::Rng::with_seed(1);
+    for (seconds, claim) in &due {
+        ledger.extended(claim, &terms(), *seconds, &mut random);
+    }
+    let parts = take(&mut ledger, 3);
+    ledger.emitted(parts.iter().map(|part| part.run));
+    let mut claims = Vec::new();
+    for run in ledger.bind() {
+        ledger.complete(run, at(2), false, &mut claims);
+    }
+    for claim in &claims {
+        ledger.ack_failed(claim);
+    }
+    balanced(&ledger);
+    assert_eq!(ledger.held(), (0, 0), "flow control is free again");
+    // They come again, in the company of a new one.
+    let again = receive(&mut ledger, (0..4).map(|id| copy(id, 1, 0)), at(700));
+    let messages: usize = again.iter().map(|claim| claim.run.range().len()).sum();
+    assert_eq!(messages, 3);
+    assert_eq!((ledger.held().0, ledger.buffered().0), (4, 1));
+    for claim in &again {
+        ledger.acked(claim);
+    }
+    balanced(&ledger);
+    assert_eq!((ledger.tally().acked, ledger.pending()), (3, 1));
+    // It is forgotten once it is acked.
+    let again = receive(&mut ledger, [copy(0, 2, 0)], at(701));
+    assert_eq!((again.len(), ledger.buffered().0), (0, 2));
+}
