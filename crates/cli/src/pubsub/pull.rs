@@ -75,6 +75,9 @@ pub(super) struct PeekArgs {
     limit: u64,
 }
 
+/// How long a write under way may take after a signal before it counts as not done.
+const WRITE_GRACE: Duration = Duration::from_secs(1);
+
 /// What becomes of messages that were printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
@@ -212,13 +215,20 @@ async fn take(
             out.write_all(&lines.concat())?;
             out.flush()
         });
+        let mut stopped = false;
         let written = tokio::select! {
             biased;
-            written = &mut writing => written.unwrap_or_else(|panic| Err(io::Error::other(panic))),
-            // Perhaps printed, perhaps not: given back.
-            () = signals.next() => break End::Stopped,
+            written = &mut writing => Ok(written),
+            () = signals.next() => {
+                stopped = true;
+                tokio::time::timeout(WRITE_GRACE, &mut writing).await
+            }
         };
-        if let Err(error) = written {
+        let Ok(written) = written else {
+            // Perhaps printed, perhaps not: given back.
+            break End::Stopped;
+        };
+        if let Err(error) = written.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             break End::Output(error);
         }
         reading.emitted(count);
@@ -227,6 +237,9 @@ async fn take(
             && let Err(error) = reading.checkpoint()
         {
             break End::Failed(error);
+        }
+        if stopped {
+            break End::Stopped;
         }
     };
     Taken { printed, end }
