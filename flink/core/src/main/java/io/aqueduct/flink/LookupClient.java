@@ -34,11 +34,13 @@ final class LookupClient implements AutoCloseable {
     private LookupClient(Description description, FunctionContext context) {
         arity = description.arity;
         keys = new RowDataSerializer(description.keys);
+        // Flink 1.20 tells a function its place in the job only by the variables of its metrics, and the parallelism not at all.
+        int subtask = Integer.parseInt(context.getMetricGroup().getAllVariables().getOrDefault("<subtask_index>", "0"));
         lookup = NativeObject.open(
                 Native.LOOKUP,
                 description.table,
-                context.getTaskInfo().getIndexOfThisSubtask(),
-                context.getTaskInfo().getNumberOfParallelSubtasks(),
+                subtask,
+                subtask + 1,
                 List.of(),
                 context.getMetricGroup(),
                 this::takeAnswers);
