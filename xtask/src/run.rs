@@ -123,6 +123,12 @@ pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
+    if in_ci() {
+        // Nobody builds twice there, and nobody opens a debugger: what serves both is more than half of a target folder.
+        command
+            .env("CARGO_INCREMENTAL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "none");
+    }
     command
 }
 
