@@ -27,6 +27,7 @@ final class AqueductWriter implements SinkWriter<RowData> {
     private final ProcessingTimeService time;
     private final NativeObject writer;
     private final RowBuffer buffer = new RowBuffer(BATCH_BYTES);
+    private final BatchLimit limit = new BatchLimit();
 
     /** Whether a mail is on its way: one is enough. */
     private final AtomicBoolean mailed = new AtomicBoolean();
@@ -62,7 +63,7 @@ final class AqueductWriter implements SinkWriter<RowData> {
         }
         Long timestamp = context.timestamp();
         buffer.add(timestamp == null ? RowBuffer.NO_TIME : timestamp, encoder.encode(row));
-        if (buffer.isFull()) {
+        if (buffer.isFull() || buffer.rows() >= limit.rows()) {
             handOver();
         } else if (!timerSet) {
             timerSet = true;
@@ -91,11 +92,16 @@ final class AqueductWriter implements SinkWriter<RowData> {
         if (buffer.isEmpty()) {
             return;
         }
+        int rows = buffer.rows();
         boolean taken = Native.push(writer.handle(), buffer.bytes(), buffer.size());
         buffer.clear();
+        long waited = 0;
         if (!taken) {
+            long begun = System.nanoTime();
             await(Native.TAKEN);
+            waited = System.nanoTime() - begun;
         }
+        limit.taken(rows, waited);
     }
 
     private void await(int goal) throws InterruptedException {

@@ -25,6 +25,7 @@ final class RowBuffer {
     private final int target;
     private byte[] bytes;
     private int size;
+    private int rows;
 
     RowBuffer(int target) {
         this.target = target;
@@ -44,6 +45,7 @@ final class RowBuffer {
         // The array may be another one behind the prefix.
         int at = prefix(time, length);
         copy(row, bytes, at);
+        rows++;
     }
 
     /** Copies a row's bytes to {@code at}. */
@@ -81,6 +83,10 @@ final class RowBuffer {
         return size;
     }
 
+    int rows() {
+        return rows;
+    }
+
     boolean isFull() {
         return size >= target;
     }
@@ -92,6 +98,7 @@ final class RowBuffer {
     /** Forgets the rows. Memory that one large row took is given back. */
     void clear() {
         size = 0;
+        rows = 0;
         if (bytes.length > 2 * target) {
             bytes = new byte[target + target / 4];
         }

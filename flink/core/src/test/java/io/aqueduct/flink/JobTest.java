@@ -188,6 +188,22 @@ class JobTest {
         job.cancel().get(20, TimeUnit.SECONDS);
     }
 
+    /** A hundred rows a second, far below what fits into a batch of bytes: a barrier waits for what is in flight, no more. */
+    @Test
+    void aSlowServiceDelaysABarrierByWhatIsInFlight() throws Exception {
+        environment.setParallelism(1);
+        environment.enableCheckpointing(50);
+        sql.createTemporaryView("numbers", environment.fromSequence(0, Long.MAX_VALUE).map(new Counting()));
+        table("there", "id BIGINT", "sink.capacity", "10", "sink.delay", "100 ms");
+        Counting.completed = new CountDownLatch(1);
+        JobClient job = insert("INSERT INTO there SELECT * FROM numbers");
+        assertTrue(Counting.completed.await(60, TimeUnit.SECONDS), "no checkpoint completed");
+        Counting.completed = new CountDownLatch(5);
+        // A batch of 64 KiB would take this service twenty seconds, for each of the five.
+        assertTrue(Counting.completed.await(30, TimeUnit.SECONDS), "barriers wait for more than what is in flight");
+        job.cancel().get(20, TimeUnit.SECONDS);
+    }
+
     @Test
     void aSinkWhoseRowsNeverArriveIsCancelled() throws Exception {
         table("there", "id BIGINT", "sink.capacity", "1", "sink.delay", "1 d");
