@@ -12,7 +12,7 @@
 //!
 //! # Not here
 //!
-//! A full cache: that is a scan. A Data Boost profile serves scans only.
+//! A full cache: that is a scan, and tables of SQL have one. A Data Boost profile serves it, and no point read.
 
 mod cache;
 
@@ -50,6 +50,12 @@ pub mod metrics {
     pub const CACHE_HITS: &str = "lookupCacheHits";
     /// Read requests sent again after a failure.
     pub const LOOKUP_RETRIES: &str = "lookupRetries";
+    /// Times a full cache was loaded.
+    pub const CACHE_LOADS: &str = "lookupCacheLoads";
+    /// A gauge: rows of a full cache.
+    pub const CACHED_ROWS: &str = "lookupCachedRows";
+    /// A gauge: bytes that they take.
+    pub const CACHED_BYTES: &str = "lookupCachedBytes";
     /// A gauge: requests unanswered.
     pub const IN_FLIGHT_REQUESTS: &str = "inFlightRequests";
 
@@ -58,6 +64,9 @@ pub mod metrics {
         KEYS_LOOKED_UP,
         CACHE_HITS,
         LOOKUP_RETRIES,
+        CACHE_LOADS,
+        CACHED_ROWS,
+        CACHED_BYTES,
         IN_FLIGHT_REQUESTS,
     ];
 }

@@ -1,4 +1,4 @@
-//! Lookups by row key: many under way at once, and keys that wait share a request.
+//! Lookups by row key that ask the service: many under way at once, and keys that wait share a request.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,15 +17,41 @@ use futures::stream::{FuturesUnordered, Stream};
 
 use super::codec::{Codec, Scratch};
 use super::config_error;
-use super::options::Settings;
+use super::full::FullLookup;
+use super::options::{Caching, Settings};
 use super::read::{ReadPlan, RowDecoder};
 use crate::client::read::Row;
 use crate::destination::TABLE;
-use crate::lookup::{BigtableLookup, LookupClient};
+use crate::lookup::{BigtableLookup, LookupCache, LookupClient};
 
-/// Lookups in a table.
+/// The lookups of a plan, in whatever the statement caches.
+pub(super) fn lookup(
+    table: &TableSpec,
+    settings: &Settings,
+    plan: &LookupPlan,
+) -> Result<Box<dyn TableLookup>, ConfigError> {
+    let key = &settings.schema.key;
+    if plan.keys.len() != 1 || plan.keys[0].0 != [key.column] {
+        return Err(ConfigError::column(
+            &key.name,
+            format!(
+                "a lookup in '{}' goes by the row key and nothing else: join on '{}' = ..., and put other conditions \
+                 behind the join",
+                table.name, key.name
+            ),
+        ));
+    }
+    let read = ReadPlan::new(table, settings, plan.fields.as_deref())?;
+    Ok(match settings.lookup.cache {
+        Caching::None => Box::new(KeyLookup::new(settings, None, read)?),
+        Caching::Partial(cache) => Box::new(KeyLookup::new(settings, Some(cache), read)?),
+        Caching::Full(cache) => Box::new(FullLookup::new(settings, cache, read)?),
+    })
+}
+
+/// Lookups that ask the service.
 #[derive(Debug)]
-pub(super) struct KeyLookup {
+struct KeyLookup {
     lookup: BigtableLookup,
     plan: Arc<ReadPlan>,
     key: Codec,
@@ -34,23 +60,11 @@ pub(super) struct KeyLookup {
 }
 
 impl KeyLookup {
-    pub(super) fn new(
-        table: &TableSpec,
+    fn new(
         settings: &Settings,
-        plan: &LookupPlan,
+        cache: Option<LookupCache>,
+        read: ReadPlan,
     ) -> Result<Self, ConfigError> {
-        let key = &settings.schema.key;
-        if plan.keys.len() != 1 || plan.keys[0].0 != [key.column] {
-            return Err(ConfigError::column(
-                &key.name,
-                format!(
-                    "a lookup in '{}' goes by the row key and nothing else: join on '{}' = ..., and put other conditions \
-                     behind the join",
-                    table.name, key.name
-                ),
-            ));
-        }
-        let read = ReadPlan::new(table, settings, plan.fields.as_deref())?;
         let options = &settings.lookup;
         let mut builder = BigtableLookup::builder()
             .table(settings.destination.clone())
@@ -66,7 +80,7 @@ impl KeyLookup {
         for range in &settings.scan.ranges {
             builder = builder.row_range(range.clone());
         }
-        if let Some(cache) = options.cache {
+        if let Some(cache) = cache {
             builder = builder.cache(cache);
         }
         if let Some(profile) = &settings.scan.app_profile {
@@ -83,7 +97,7 @@ impl KeyLookup {
                 .build()
                 .map_err(|error| config_error(&error, TABLE.key()))?,
             plan: Arc::new(read),
-            key: key.codec,
+            key: settings.schema.key.codec,
             max_requests: options.max_concurrency as usize,
             max_keys: options.max_batch_keys as usize,
         })

@@ -10,6 +10,7 @@
 //! | `read` | Bigtable rows to rows of a query, and the filter that asks for them |
 //! | `keys` | ranges of row keys, from options and from conditions |
 //! | `scan`, `lookup` | the scan source and the lookup client as a table's |
+//! | `full`, `reload` | lookups in a cache of the whole table, and when it is read again |
 //!
 //! # Invariants
 //!
@@ -18,11 +19,13 @@
 //! - What depends on columns only is worked out once; nothing is looked up by name and nothing allocated for a row.
 
 mod codec;
+mod full;
 mod keys;
 mod lookup;
 mod metadata;
 pub mod options;
 mod read;
+mod reload;
 mod scan;
 mod schema;
 #[cfg(test)]
@@ -147,7 +150,7 @@ impl TableFactory for BigtableTables {
         plan: &LookupPlan,
     ) -> Result<LookupPlanned, ConfigError> {
         let settings = Settings::of(table)?;
-        lookup::KeyLookup::new(table, &settings, plan)?;
+        lookup::lookup(table, &settings, plan)?;
         Ok(LookupPlanned {
             asynchronous: settings.lookup.asynchronous,
         })
@@ -158,7 +161,6 @@ impl TableFactory for BigtableTables {
         table: &TableSpec,
         plan: &LookupPlan,
     ) -> Result<Box<dyn TableLookup>, ConfigError> {
-        let settings = Settings::of(table)?;
-        Ok(Box::new(lookup::KeyLookup::new(table, &settings, plan)?))
+        lookup::lookup(table, &Settings::of(table)?, plan)
     }
 }

@@ -13,7 +13,9 @@ use aqueduct_connector::table::{
 };
 
 use super::codec::Trailing;
+use super::full::FullCache;
 use super::keys;
+use super::reload::Reload;
 use super::schema::Schema;
 use crate::client::admin::{GcRule, TableCreateOptions};
 use crate::destination::{INSTANCE, PROJECT, TABLE, TableDestination};
@@ -85,9 +87,58 @@ pub const LOOKUP_ASYNC: Opt<bool> = Opt::new(
 pub const LOOKUP_CACHE: TextOpt = TextOpt::new(
     "lookup.cache",
     "'NONE' asks the service for every key; 'PARTIAL' keeps answers within the bounds of 'lookup.partial-cache.*', of which \
-     one is needed.",
+     one is needed; 'FULL' holds every row of the statement's ranges in each subtask, read when it starts and again as \
+     'lookup.full-cache.*' says.",
 )
 .default(Initially::Ours("NONE"));
+
+/// What makes a full cache read the table again.
+pub const FULL_CACHE_STRATEGY: TextOpt = TextOpt::new(
+    "lookup.full-cache.reload-strategy",
+    "When a full cache is read again: 'PERIODIC', by an interval, or 'TIMED', at a time of day.",
+)
+.default(Initially::Ours("PERIODIC"));
+
+/// Time between loads.
+pub const FULL_CACHE_INTERVAL: Opt<Duration> = Opt::new(
+    "lookup.full-cache.periodic-reload.interval",
+    "With 'PERIODIC', and required there: how long a full cache is used before the table is read again.",
+)
+.default(Initially::Unset("none, needed with 'PERIODIC'"))
+.at_least(Duration::from_secs(1));
+
+/// What the interval counts from.
+pub const FULL_CACHE_SCHEDULE: TextOpt = TextOpt::new(
+    "lookup.full-cache.periodic-reload.schedule-mode",
+    "With 'PERIODIC': whether the interval counts from the end of a load, 'FIXED_DELAY', or from its start, 'FIXED_RATE'.",
+)
+.default(Initially::Ours("FIXED_DELAY"));
+
+/// Time of day of a load.
+pub const FULL_CACHE_ISO_TIME: TextOpt = TextOpt::new(
+    "lookup.full-cache.timed-reload.iso-time",
+    "With 'TIMED', and required there: the time of day, with its zone, as '04:00Z' or '04:00+02:00'.",
+)
+.default(Initially::Unset("none, needed with 'TIMED'"));
+
+/// Days between loads.
+pub const FULL_CACHE_DAYS: Opt<u32> = Opt::new(
+    "lookup.full-cache.timed-reload.interval-in-days",
+    "With 'TIMED': days from one load to the next.",
+)
+.default(Initially::Ours(1))
+.at_least(1)
+.at_most(3_650)
+.unit("days");
+
+/// Memory of a full cache.
+pub const FULL_CACHE_MAX_BYTES: Opt<ByteSize> = Opt::new(
+    "lookup.full-cache.max-bytes",
+    "Bytes that the rows of a full cache may take in one subtask; a table that needs more fails the job. While it is read \
+     again both the old and the new rows are held.",
+)
+.default(Initially::Ours(ByteSize(1 << 30)))
+.at_least(ByteSize::kib(64));
 
 /// How rows are written.
 pub const WRITE_MODE: TextOpt = TextOpt::new(
@@ -196,6 +247,12 @@ pub(super) fn declared() -> Vec<TableOption> {
         value(scan::LOOKUP_CACHE_MAX_BYTES, Lookup),
         value(scan::LOOKUP_CACHE_EXPIRE, Lookup),
         value(scan::LOOKUP_CACHE_MISSING, Lookup),
+        text(FULL_CACHE_STRATEGY, Lookup),
+        value(FULL_CACHE_INTERVAL, Lookup),
+        text(FULL_CACHE_SCHEDULE, Lookup),
+        text(FULL_CACHE_ISO_TIME, Lookup),
+        value(FULL_CACHE_DAYS, Lookup),
+        value(FULL_CACHE_MAX_BYTES, Lookup),
         text(WRITE_MODE, Sink),
         text(DELIVERY_GUARANTEE, Sink),
         text(sink::APP_PROFILE_ID, Sink),
@@ -266,7 +323,15 @@ pub(super) struct Lookup {
     pub(super) max_concurrency: u32,
     pub(super) max_batch_keys: u32,
     pub(super) read_ahead: ByteSize,
-    pub(super) cache: Option<LookupCache>,
+    pub(super) cache: Caching,
+}
+
+/// What lookups keep.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Caching {
+    None,
+    Partial(LookupCache),
+    Full(FullCache),
 }
 
 #[derive(Clone, Debug)]
@@ -366,30 +431,69 @@ impl Scan {
 
 impl Lookup {
     fn of(options: &TableOptions<'_>) -> Result<Self, ConfigError> {
-        let partial = options
-            .choice(LOOKUP_CACHE.key(), &[("NONE", false), ("PARTIAL", true)])?
-            .unwrap_or(false);
-        let cache_keys = [
+        let asynchronous = or(options, &LOOKUP_ASYNC)?;
+        let cache = Caching::of(options)?;
+        if asynchronous && matches!(cache, Caching::Full(_)) {
+            return Err(ConfigError::Conflict {
+                first: LOOKUP_ASYNC.key(),
+                second: LOOKUP_CACHE.key(),
+                reason: "a full cache answers at once, so there is nothing to overlap; remove 'lookup.async'".to_owned(),
+            });
+        }
+        Ok(Self {
+            asynchronous,
+            max_retries: or(options, &scan::LOOKUP_MAX_RETRIES)?,
+            max_concurrency: or(options, &scan::LOOKUP_MAX_CONCURRENCY)?,
+            max_batch_keys: or(options, &scan::LOOKUP_MAX_BATCH_KEYS)?,
+            read_ahead: or(options, &scan::LOOKUP_READ_AHEAD)?,
+            cache,
+        })
+    }
+}
+
+impl Caching {
+    /// Options of a cache that is not there are refused: they would bound nothing.
+    fn of(options: &TableOptions<'_>) -> Result<Self, ConfigError> {
+        const PARTIAL: [&str; 4] = [
             scan::LOOKUP_CACHE_MAX_ROWS.key(),
             scan::LOOKUP_CACHE_MAX_BYTES.key(),
             scan::LOOKUP_CACHE_EXPIRE.key(),
             scan::LOOKUP_CACHE_MISSING.key(),
         ];
-        if !partial && let Some(key) = cache_keys.into_iter().find(|key| options.has(key)) {
-            return Err(ConfigError::Conflict {
-                first: key,
-                second: LOOKUP_CACHE.key(),
-                reason: "it bounds a cache that is not there; set 'lookup.cache' = 'PARTIAL', or remove it"
-                    .to_owned(),
-            });
+        const FULL: [&str; 6] = [
+            FULL_CACHE_STRATEGY.key(),
+            FULL_CACHE_INTERVAL.key(),
+            FULL_CACHE_SCHEDULE.key(),
+            FULL_CACHE_ISO_TIME.key(),
+            FULL_CACHE_DAYS.key(),
+            FULL_CACHE_MAX_BYTES.key(),
+        ];
+        let chosen = options
+            .choice(
+                LOOKUP_CACHE.key(),
+                &[("NONE", "NONE"), ("PARTIAL", "PARTIAL"), ("FULL", "FULL")],
+            )?
+            .unwrap_or("NONE");
+        for (keys, cache) in [(&PARTIAL[..], "PARTIAL"), (&FULL[..], "FULL")] {
+            if cache != chosen
+                && let Some(key) = keys.iter().find(|key| options.has(key))
+            {
+                return Err(ConfigError::Conflict {
+                    first: key,
+                    second: LOOKUP_CACHE.key(),
+                    reason: format!(
+                        "it concerns a cache that is not there; set 'lookup.cache' = '{cache}', or remove it"
+                    ),
+                });
+            }
         }
-        Ok(Self {
-            asynchronous: or(options, &LOOKUP_ASYNC)?,
-            max_retries: or(options, &scan::LOOKUP_MAX_RETRIES)?,
-            max_concurrency: or(options, &scan::LOOKUP_MAX_CONCURRENCY)?,
-            max_batch_keys: or(options, &scan::LOOKUP_MAX_BATCH_KEYS)?,
-            read_ahead: or(options, &scan::LOOKUP_READ_AHEAD)?,
-            cache: partial.then(|| cache(options)).transpose()?,
+        Ok(match chosen {
+            "PARTIAL" => Self::Partial(cache(options)?),
+            "FULL" => Self::Full(FullCache {
+                reload: Reload::of(options)?,
+                max_bytes: or(options, &FULL_CACHE_MAX_BYTES)?,
+            }),
+            _ => Self::None,
         })
     }
 }

@@ -217,8 +217,8 @@ fn options_are_refused_by_name() {
             &["'scan.mode'", "'bounded'"],
         ),
         (
-            &[("lookup.cache", "FULL")],
-            &["'lookup.cache'", "'NONE', 'PARTIAL'"],
+            &[("lookup.cache", "ALL")],
+            &["'lookup.cache'", "'NONE', 'PARTIAL', 'FULL'"],
         ),
         (
             &[("lookup.cache", "PARTIAL")],

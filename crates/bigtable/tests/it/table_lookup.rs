@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use aqueduct_bigtable::table::factory;
-use aqueduct_connector::Result;
+use aqueduct_connector::clock::ManualClock;
 use aqueduct_connector::row::{RowBatch, RowKind, RowRef, RowWriter};
 use aqueduct_connector::table::{FieldPath, LookupPlan, RowLookup, TableSpec};
+use aqueduct_connector::{Result, Timestamp};
 use aqueduct_sim::{Code, Gate, Method};
 use aqueduct_testkit::table::row;
-use aqueduct_testkit::{TestContext, until, within};
+use aqueduct_testkit::{TestContext, test_context, until, within};
 
-use super::scan_support::{LIMIT, World, numbered, plain_rows};
+use super::scan_support::{LIMIT, World, destination, numbered, plain_rows, write};
 use super::table_support::*;
 
 fn by_key(fields: Option<&[&[usize]]>) -> LookupPlan {
@@ -240,4 +244,170 @@ async fn a_value_that_does_not_fit_fails_its_lookup_and_no_other() {
     let (id, found) = next(&mut *lookup, 3, |_| ()).await;
     assert_eq!((id, found.expect("reads").len()), (2, 0));
     close(lookup).await;
+}
+
+fn whole(world: &World) -> TableSpec {
+    on(world)
+        .option("lookup.cache", "FULL")
+        .option("lookup.full-cache.periodic-reload.interval", "10 min")
+}
+
+/// The value that the lookup finds at `key`, if it finds a row.
+async fn value_at(lookup: &mut dyn RowLookup, key: &str) -> Option<String> {
+    start(lookup, 1, |row| row.str(0, key));
+    let (_, found) = next(lookup, 3, |row| {
+        let cf = row.row(0, 1).expect("a family");
+        cf.str(0).expect("text").to_owned()
+    })
+    .await;
+    found.expect("reads").pop()
+}
+
+#[tokio::test]
+async fn a_full_cache_reads_the_ranges_once_and_answers_every_key_from_them() {
+    for service in services().await {
+        let table = writes(&[RowKind::Insert], &[]);
+        let rows = ["a", "b", "c"].map(|key| upsert(key, &named(key)));
+        let spec = spec(&service.address, "STRING");
+        write_rows(&spec, &table, rows.to_vec())
+            .await
+            .expect("written");
+        let spec = spec
+            .option("lookup.cache", "FULL")
+            .option("lookup.full-cache.periodic-reload.interval", "10 min")
+            .option("scan.row-range.end-open", "c");
+        let mut lookup = open(&spec, &by_key(None));
+        for (key, there) in [
+            ("a", true),
+            ("b", true),
+            ("c", false),
+            ("d", false),
+            ("", false),
+        ] {
+            start(&mut *lookup, 7, |row| row.str(0, key));
+            let (id, found) = next(&mut *lookup, 3, |row| read_item(&row)).await;
+            let expected = there.then(|| (key.to_owned(), named(key).read()));
+            assert_eq!(
+                (id, found.expect("reads")),
+                (7, expected.into_iter().collect()),
+                "{} {key}",
+                service.name
+            );
+        }
+        start(&mut *lookup, 8, |_| {});
+        let (id, found) = next(&mut *lookup, 3, |_| ()).await;
+        assert_eq!((id, found.expect("reads").len()), (8, 0));
+        close(lookup).await;
+    }
+}
+
+#[tokio::test]
+async fn lookups_wait_for_the_first_load_and_old_rows_answer_during_the_next() {
+    let world = World::with(plain_rows(numbered(3000), "old"), &[]).await;
+    let clock = ManualClock::new(Timestamp::from_millis(0));
+    let context = TestContext::new("lookup").with_clock(Arc::new(clock.clone()));
+    let lookup = factory()
+        .lookup(&whole(&world), &by_key(None))
+        .expect("good");
+    let mut lookup = lookup.create(context.subtask(0, 1)).expect("no key file");
+    assert_eq!(value_at(&mut *lookup, "r001").await.as_deref(), Some("old"));
+    assert_eq!(value_at(&mut *lookup, "none").await, None);
+    assert_eq!(requests(&world), 1, "the load and nothing else");
+
+    let rows = plain_rows(numbered(3000), "new");
+    write(&test_context(0), &world.address(), &destination(), &rows).await;
+    clock.advance(Duration::from_secs(599));
+    assert_eq!(value_at(&mut *lookup, "r001").await.as_deref(), Some("old"));
+    assert_eq!(requests(&world), 1, "it is not due");
+    let gate = Gate::new();
+    world.table.next(1, Method::ReadRows).hold(&gate);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(value_at(&mut *lookup, "r001").await.as_deref(), Some("old"));
+    let held = until(LIMIT, "the reload to arrive", || gate.held() == 1);
+    within(LIMIT, "it", held).await;
+    assert_eq!(value_at(&mut *lookup, "r002").await.as_deref(), Some("old"));
+    gate.open();
+    // Without any lookup under way: the host polls when it is woken.
+    let loaded = || context.registry().total("lookupCacheLoads") == 2;
+    let mut batch = RowBatch::new();
+    within(
+        LIMIT,
+        "the reload",
+        poll_fn(|cx| match lookup.poll_next(cx, &mut batch) {
+            Poll::Ready((id, _)) => panic!("{id} was answered and never started"),
+            Poll::Pending if loaded() => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        }),
+    )
+    .await;
+    assert_eq!(
+        value_at(&mut *lookup, "r2999").await.as_deref(),
+        Some("new")
+    );
+    assert_eq!(requests(&world), 2);
+    close(lookup).await;
+}
+
+#[tokio::test]
+async fn a_load_that_fails_or_does_not_fit_fails_the_lookup_that_waits() {
+    let world = World::with(plain_rows(numbered(2000), "v"), &[]).await;
+    let mut lookup = open(&whole(&world), &by_key(None));
+    world
+        .table
+        .next(1, Method::ReadRows)
+        .status(Code::PermissionDenied);
+    start(&mut *lookup, 1, |row| row.str(0, "r001"));
+    let (_, found) = next(&mut *lookup, 3, |_| ()).await;
+    found.expect_err("the load was refused");
+    close(lookup).await;
+
+    let small = whole(&world).option("lookup.full-cache.max-bytes", "64 kb");
+    let mut lookup = open(&small, &by_key(None));
+    start(&mut *lookup, 1, |row| row.str(0, "r001"));
+    let (_, found) = next(&mut *lookup, 3, |_| ()).await;
+    let text = found.expect_err("too large").report();
+    assert!(text.contains("'lookup.full-cache.max-bytes'"), "{text}");
+    close(lookup).await;
+}
+
+#[test]
+fn options_of_a_full_cache_are_checked_at_planning() {
+    let refused = |options: &[(&str, &str)]| {
+        let mut spec = spec("localhost:1", "STRING");
+        spec.options.retain(|key, _| !key.starts_with("sink."));
+        for &(key, value) in options {
+            spec = spec.option(key, value);
+        }
+        let error = factory().plan_lookup(&spec, &by_key(None));
+        error.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let full = ("lookup.cache", "FULL");
+    let interval = ("lookup.full-cache.periodic-reload.interval", "1 h");
+    let timed = ("lookup.full-cache.reload-strategy", "TIMED");
+    let time = ("lookup.full-cache.timed-reload.iso-time", "04:00Z");
+    assert_eq!(refused(&[full, interval]), Ok(()));
+    assert_eq!(refused(&[full, timed, time]), Ok(()));
+    for (options, named) in [
+        (&[full][..], "periodic-reload.interval"),
+        (&[full, timed], "timed-reload.iso-time"),
+        (&[full, interval, time], "timed-reload.iso-time"),
+        (&[full, timed, time, interval], "periodic-reload.interval"),
+        (&[full, timed, (time.0, "04:00")], "has no zone"),
+        (
+            &[full, interval, ("lookup.async", "true")],
+            "'lookup.async'",
+        ),
+        (
+            &[full, interval, ("lookup.partial-cache.max-rows", "1")],
+            "'PARTIAL'",
+        ),
+        (&[interval], "'FULL'"),
+        (
+            &[full, ("lookup.full-cache.periodic-reload.interval", "1 ms")],
+            "interval",
+        ),
+    ] {
+        let error = refused(options).expect_err(named);
+        assert!(error.contains(named), "{named}: {error}");
+    }
 }

@@ -109,11 +109,16 @@ fn a_table_is_written_scanned_and_looked_up(cluster: &Cluster) {
     let output = batch.run(&format!("{flights} SELECT id FROM flights LIMIT 7;"));
     assert_eq!(output.rows().len(), 7);
 
-    for asynchronous in ["false", "true"] {
+    for lookups in [
+        "'lookup.async' = 'false'",
+        "'lookup.async' = 'true'",
+        "'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.max-rows' = '100'",
+        "'lookup.cache' = 'FULL', 'lookup.full-cache.periodic-reload.interval' = '10 min'",
+    ] {
         let output = session.run(&format!(
             "{flights}{numbers}
              SELECT COUNT(*), SUM(f.f.delay) FROM numbers AS n
-             JOIN flights /*+ OPTIONS('lookup.async' = '{asynchronous}') */ FOR SYSTEM_TIME AS OF n.t AS f
+             JOIN flights /*+ OPTIONS({lookups}) */ FOR SYSTEM_TIME AS OF n.t AS f
              ON LPAD(CAST(n.n AS STRING), 3, '0') = f.id WHERE n.n < 300;"
         ));
         let last = output.rows().last().expect("an answer");
