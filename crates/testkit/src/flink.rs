@@ -179,11 +179,13 @@ pub fn require_jar(connector: &str) -> Option<PathBuf> {
     None
 }
 
-/// `flink/` of the target folder that this test was built into.
+/// `flink/` of the target folder that this program was built into.
 fn folder() -> PathBuf {
-    let target = env::current_exe().ok().and_then(|test| {
-        // TARGET/debug/deps/TEST
-        test.ancestors().nth(3).map(Path::to_owned)
+    let target = env::current_exe().ok().and_then(|program| {
+        // TARGET/debug/deps/TEST or TARGET/release/BENCHMARK
+        let mut above = program.ancestors().skip(1);
+        let profile = above.find(|folder| !folder.ends_with("deps"))?;
+        profile.parent().map(Path::to_owned)
     });
     target.unwrap_or_else(env::temp_dir).join("flink")
 }
