@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //!
-//! - A jar holds our classes, what belongs to them, and the native library: nothing of anybody else, so nothing can
-//!   clash with what Flink or a user brings.
+//! - A jar holds our classes, what belongs to them, and the native library with a notice of what is linked into it: no class of
+//!   anybody else, so nothing can clash with what Flink or a user brings.
 //! - A service that a jar announces is a class that it holds. Flink fails every job where one is missing.
 //! - The library exports what Java binds and nothing else.
 
@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::notices;
 use crate::run::{Tests, cargo, run};
 use crate::zip;
 
@@ -77,7 +78,8 @@ pub(crate) fn build(root: &Path, kind: Build, tests: &mut Tests) -> Result<Vec<P
     check_exports(&library)?;
     let folder = target(root).join("flink");
     let native = folder.join("native");
-    stage(&library, &native).map_err(|error| format!("{}: {error}", native.display()))?;
+    let notice = notices::notice(root)?;
+    stage(&library, &notice, &native).map_err(|error| format!("{}: {error}", native.display()))?;
     let made = folder.join("build");
     maven(root, &made, &native, tests)?;
     let mut jars = Vec::new();
@@ -234,8 +236,8 @@ fn platform() -> String {
     format!("{}-{}", consts::OS, consts::ARCH)
 }
 
-/// Puts the library where the Maven build takes it from.
-fn stage(library: &Path, native: &Path) -> io::Result<()> {
+/// Puts the library, and the notice that belongs to it, where the Maven build takes them from.
+fn stage(library: &Path, notice: &str, native: &Path) -> io::Result<()> {
     // A library of an earlier layout would enter the jars.
     if native.exists() {
         fs::remove_dir_all(native)?;
@@ -247,7 +249,10 @@ fn stage(library: &Path, native: &Path) -> io::Result<()> {
         .file_name()
         .ok_or_else(|| io::Error::other("cargo named a folder"))?;
     fs::copy(library, own.join(name))?;
-    fs::write(folder.join("platforms"), format!("{}\n", platform()))
+    fs::write(folder.join("platforms"), format!("{}\n", platform()))?;
+    let meta = native.join("META-INF");
+    fs::create_dir_all(&meta)?;
+    fs::write(meta.join("NOTICE"), notice)
 }
 
 /// Compiles, tests and packs.
@@ -367,6 +372,7 @@ fn check(entries: &[String], others: &[&&str], services: &[String]) -> Vec<Strin
         "io/aqueduct/flink/NativeLibrary.class",
         "META-INF/LICENSE",
         "META-INF/MANIFEST.MF",
+        "META-INF/NOTICE",
     ] {
         if !held.contains(needed) {
             found.push(format!("lacks {needed}"));
@@ -376,7 +382,12 @@ fn check(entries: &[String], others: &[&&str], services: &[String]) -> Vec<Strin
 }
 
 fn is_ours(entry: &str) -> bool {
-    let meta = ["META-INF/", "META-INF/MANIFEST.MF", "META-INF/LICENSE"];
+    let meta = [
+        "META-INF/",
+        "META-INF/MANIFEST.MF",
+        "META-INF/LICENSE",
+        "META-INF/NOTICE",
+    ];
     entry == "io/"
         || entry.starts_with("io/aqueduct/")
         || meta.contains(&entry)
@@ -425,6 +436,7 @@ mod tests {
             "META-INF/",
             "META-INF/LICENSE",
             "META-INF/MANIFEST.MF",
+            "META-INF/NOTICE",
             "META-INF/services/org.apache.flink.table.factories.Factory",
             "io/",
             "io/aqueduct/",
@@ -470,7 +482,7 @@ mod tests {
         let found = checked(&[], &["io.aqueduct.flink.pubsub.Gone"]);
         assert_eq!(found.len(), 1, "{found:?}");
         let found = check(&[], &[&"bigtable"], &[]);
-        assert_eq!(found.len(), 4, "{found:?}");
+        assert_eq!(found.len(), 5, "{found:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! - `gates`: rules about the text of our sources (`lexer` takes comments and strings away).
 //! - `doors`: rules about which crate may depend on which.
 //! - `flink`: distributions of Apache Flink for the tests.
-//! - `jar`: the jars for Apache Flink (`zip` looks into them).
+//! - `jar`: the jars for Apache Flink (`zip` looks into them; `notices` says what their library is made of).
 //! - `tools`: programs that the steps need and a package registry provides.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod flink;
 mod gates;
 mod jar;
 mod lexer;
+mod notices;
 mod run;
 mod suite;
 mod tools;
