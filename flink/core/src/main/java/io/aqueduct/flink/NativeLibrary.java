@@ -19,8 +19,8 @@ import java.util.stream.Collectors;
  * at once: the mapping stays. A file of its own because the JVM refuses to load one path twice, and each class loader
  * that holds our classes (one a job, unless the jar is in Flink's {@code lib/}) loads its own copy.
  *
- * <p>Call {@link #load()} where work begins (writers, readers, enumerators), not where a job is planned: a client can
- * plan without the library of its platform.
+ * <p>Planning needs it too: what a statement may be is the library's to say, and a plan made without it could send rows of one
+ * key to two writers. A client without a library for its platform is told so, with the platforms that there are.
  */
 public final class NativeLibrary {
 
