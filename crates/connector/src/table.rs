@@ -378,6 +378,11 @@ pub trait TableReader {
     /// The host passed on `rows` more of the last batch, all that it made of them.
     fn emitted(&mut self, rows: usize);
 
+    /// The host's format made no row of `rows` of those that are reported as emitted: for the table to count.
+    fn skipped(&mut self, rows: usize) {
+        let _ = rows;
+    }
+
     /// The host's format could not read the payload of the row that `emitted` will report next. The table's policy
     /// decides: an error fails the job, otherwise the row counts as handled and the host goes on behind it without
     /// reporting it. `reason` says what went wrong in words without any of the payload.

@@ -27,6 +27,7 @@ pub(crate) enum Request {
     NoMoreSplits,
     Event,
     Reject,
+    Skipped,
     Snapshot,
     Completed,
     Aborted,
@@ -74,6 +75,7 @@ impl Reader {
             Request::NoMoreSplits => self.inner.no_more_splits()?,
             Request::Event => self.inner.enumerator_event(argument.versioned()?)?,
             Request::Reject => self.inner.reject(argument.text()?)?,
+            Request::Skipped => self.inner.skipped(argument.u32()? as usize),
             Request::Snapshot => {
                 let splits = self.inner.snapshot(CheckpointId(argument.u64()?))?;
                 wire::put_splits(&mut answer, &splits);
@@ -110,6 +112,7 @@ impl Request {
             15 => Self::Completed,
             16 => Self::Aborted,
             17 => Self::Pause,
+            18 => Self::Skipped,
             _ => return Err(Error::bug("no such call of a reader")),
         })
     }

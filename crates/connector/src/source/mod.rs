@@ -286,6 +286,11 @@ pub trait SourceReader<T> {
     /// The host passed `records` more of the last batch downstream. An empty batch needs no call.
     fn emitted(&mut self, records: usize);
 
+    /// The host made nothing of `records` records, which it reports as emitted too: for the source to count.
+    fn skipped(&mut self, records: usize) {
+        let _ = records;
+    }
+
     /// The host could not use the record that `emitted` would report next, and goes on behind it without reporting it, if
     /// the source lets it. `reason` holds nothing of the record.
     #[expect(clippy::missing_errors_doc, reason = "as for `add_splits`")]

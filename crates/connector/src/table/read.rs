@@ -155,6 +155,10 @@ impl<T, E: RowEncoder<T>> TableReader for Reader<T, E> {
         self.inner.emitted(rows);
     }
 
+    fn skipped(&mut self, rows: usize) {
+        self.inner.skipped(rows);
+    }
+
     fn reject(&mut self, reason: &str) -> Result<()> {
         self.inner.reject(reason)
     }

@@ -480,6 +480,10 @@ impl<T> SourceReader<T> for Reader<T> {
         self.report();
     }
 
+    fn skipped(&mut self, records: usize) {
+        self.metrics.skipped.add(records as u64);
+    }
+
     fn reject(&mut self, reason: &str) -> Result<()> {
         let error = Error::data(reason.to_owned());
         let split = self.current.split;

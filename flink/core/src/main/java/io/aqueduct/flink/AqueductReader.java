@@ -50,6 +50,9 @@ final class AqueductReader implements SourceReader<RowData, AqueductSplit> {
     /** Rows passed on that the library does not know of. */
     private int unreported;
 
+    /** Those of them of which the format made nothing. */
+    private int skipped;
+
     private boolean ended;
 
     AqueductReader(byte[] table, int arity, PayloadDecoder decoder, SourceReaderContext context) {
@@ -155,6 +158,9 @@ final class AqueductReader implements SourceReader<RowData, AqueductSplit> {
                 reader.call(Native.REJECT, new Wire.Writer().text(PayloadDecoder.reason(error)).finish());
                 return;
             }
+            if (rows.isEmpty()) {
+                skipped++;
+            }
             for (RowData decoded : rows) {
                 collect(decoded, time);
             }
@@ -173,6 +179,11 @@ final class AqueductReader implements SourceReader<RowData, AqueductSplit> {
 
     /** Tells the library what was passed on, before it is asked anything. */
     private void report() {
+        if (skipped > 0) {
+            int rows = skipped;
+            skipped = 0;
+            reader.call(Native.SKIPPED, new Wire.Writer().u32(rows).finish());
+        }
         if (unreported > 0) {
             int rows = unreported;
             unreported = 0;

@@ -7,6 +7,8 @@ import java.util.Set;
 import org.apache.flink.api.common.serialization.DeserializationSchema;
 import org.apache.flink.api.common.serialization.SerializationSchema;
 import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.table.api.ValidationException;
+import org.apache.flink.table.catalog.WatermarkSpec;
 import org.apache.flink.table.connector.format.DecodingFormat;
 import org.apache.flink.table.connector.format.EncodingFormat;
 import org.apache.flink.table.connector.sink.DynamicTableSink;
@@ -56,8 +58,11 @@ public abstract class AqueductTableFactory implements DynamicTableSourceFactory,
     public final DynamicTableSource createDynamicTableSource(Context context) {
         FactoryUtil.TableFactoryHelper helper = FactoryUtil.createTableFactoryHelper(this, context);
         DecodingFormat<DeserializationSchema<RowData>> format = resource.formatted()
-                ? helper.discoverDecodingFormat(DeserializationFormatFactory.class, FactoryUtil.FORMAT)
+                ? WholeFormat.of(
+                        helper.getOptions().get(FactoryUtil.FORMAT),
+                        helper.discoverDecodingFormat(DeserializationFormatFactory.class, FactoryUtil.FORMAT))
                 : null;
+        checkWatermarks(context);
         TableDescription table = describe(context);
         AqueductTableSource source = resource.lookups()
                 ? new AqueductLookupTableSource(table, resource, physical(context), format)
@@ -106,6 +111,18 @@ public abstract class AqueductTableFactory implements DynamicTableSourceFactory,
         }
         String format = context.getCatalogTable().getOptions().get(FactoryUtil.FORMAT.key());
         return key.equals(FactoryUtil.FORMAT.key()) || (format != null && key.startsWith(format + "."));
+    }
+
+    /** Flink would find out with the first row. */
+    private void checkWatermarks(Context context) {
+        for (WatermarkSpec watermark : context.getCatalogTable().getResolvedSchema().getWatermarkSpecs()) {
+            if (watermark.getWatermarkExpression().asSummaryString().contains("SOURCE_WATERMARK")) {
+                String column = watermark.getRowtimeAttribute();
+                throw new ValidationException("The watermark for '" + column + "' is SOURCE_WATERMARK(), and tables of '"
+                        + resource.connector() + "' have none of their own: make one of a column, such as WATERMARK FOR "
+                        + column + " AS " + column + " - INTERVAL '5' SECOND");
+            }
+        }
     }
 
     /** Flink checks what the library does not see: required options, and that the format knows its own. */

@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.serialization.DeserializationSchema;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
@@ -114,10 +115,6 @@ class AqueductTableSource
         Map<String, DataType> own = resource.readable();
         metadata = keys.stream().filter(own::containsKey).collect(Collectors.toList());
         formatMetadata = keys.stream().filter(key -> !own.containsKey(key)).collect(Collectors.toList());
-        // A format without metadata refuses even an empty list.
-        if (!formatMetadata.isEmpty()) {
-            format.applyReadableMetadata(formatMetadata);
-        }
         produced = producedType;
     }
 
@@ -189,6 +186,11 @@ class AqueductTableSource
     }
 
     private DeserializationSchema<RowData> decoder(ScanContext context) {
+        // Copies of a table share the format, and the planner may have asked for more before: what counts is told at the end,
+        // an empty list too. A format without metadata refuses even that.
+        if (!format.listReadableMetadata().isEmpty()) {
+            format.applyReadableMetadata(formatMetadata);
+        }
         if (projection == null) {
             return format.createRuntimeDecoder(context, physical);
         }
@@ -196,15 +198,17 @@ class AqueductTableSource
             return ((ProjectableDecodingFormat<DeserializationSchema<RowData>>) format)
                     .createRuntimeDecoder(context, physical, projection);
         }
-        if (!formatMetadata.isEmpty()) {
-            throw new ValidationException("The format of " + table.summary()
-                    + " cannot leave columns out where its metadata is read: select all physical columns");
-        }
-        // A format that must know all columns reads them all; the source leaves out what is not wanted.
+        // A format that must know all columns reads them all; the source leaves out what is not wanted. The metadata of the
+        // format is behind all columns.
+        int columns = DataType.getFieldCount(physical);
+        int[] fields = IntStream.concat(
+                        Arrays.stream(projection).mapToInt(path -> path[0]),
+                        IntStream.range(columns, columns + formatMetadata.size()))
+                .toArray();
         return new ProjectingSchema(
                 format.createRuntimeDecoder(context, physical),
-                Arrays.stream(projection).mapToInt(path -> path[0]).toArray(),
-                context.createTypeInformation(Projection.of(projection).project(physical)));
+                fields,
+                context.createTypeInformation(Projection.range(0, fields.length).project(produced)));
     }
 
     @Override

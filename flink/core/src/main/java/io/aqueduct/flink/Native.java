@@ -35,6 +35,7 @@ final class Native {
     static final int COMPLETED = 15;
     static final int ABORTED = 16;
     static final int PAUSE = 17;
+    static final int SKIPPED = 18;
 
     /** Calls of an enumerator, for {@link #call}. */
     static final int ENUMERATOR_PROGRESS = 20;

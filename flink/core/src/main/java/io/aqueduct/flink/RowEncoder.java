@@ -66,7 +66,7 @@ final class RowEncoder {
         if (format == null) {
             return serializer.toBinaryRow(row);
         }
-        byte[] payload = format.serialize(columns == null ? row : fields(row, columns, new GenericRowData(
+        byte[] payload = payload(columns == null ? row : fields(row, columns, new GenericRowData(
                 row.getRowKind(), columns.length), 0));
         if (payload == null) {
             throw new IOException("the format of the table made no payload of a row of kind "
@@ -75,6 +75,16 @@ final class RowEncoder {
         GenericRowData whole = new GenericRowData(row.getRowKind(), 1 + metadata.length);
         whole.setField(0, payload);
         return serializer.toBinaryRow(fields(row, metadata, whole, 1));
+    }
+
+    private byte[] payload(RowData row) throws IOException {
+        try {
+            return format.serialize(row);
+        } catch (RuntimeException error) {
+            // Not kept as the cause: its message quotes the row.
+            throw new IOException("the format of the table made no payload of a row of kind "
+                    + row.getRowKind().shortString() + ": " + PayloadDecoder.reason(error));
+        }
     }
 
     private static GenericRowData fields(RowData row, RowData.FieldGetter[] getters, GenericRowData to, int at) {
