@@ -1,9 +1,10 @@
-//! The hourly totals of an order stream: Pub/Sub to Pub/Sub in SQL, with the exact results (PS-ACC-01, 02, 04, 05).
+//! The hourly totals of an order stream: Pub/Sub to Pub/Sub in SQL, with the exact results (PS-ACC-01 to 05).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
-use aqueduct_sim::{Sim, SimConfig, Subscription, Topic};
+use aqueduct_sim::{Method, Sim, SimConfig, Subscription, Topic};
 use aqueduct_testkit::flink::{Cluster, JobId, Session, Version, require_jar};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 
@@ -97,6 +98,9 @@ const TOTALS: [(&str, &str); 5] = [
     ),
 ];
 
+/// The service grants none that is longer.
+const LONGEST_LEASE: Duration = Duration::from_secs(601);
+
 /// 2026-08-21T00:00:00Z in seconds.
 const DAY: u64 = 1_787_270_400;
 
@@ -170,6 +174,50 @@ impl World {
         });
     }
 
+    /// From here on the service's clock stands still, so that leases end when [`forget_the_dead`](Self::forget_the_dead) says so.
+    fn stop_clock(&self) {
+        let noon = SystemTime::UNIX_EPOCH + Duration::from_secs(DAY + 13 * 3_600);
+        self.sim.pubsub().stop_clock(noon);
+    }
+
+    /// What a reader that was killed held is given to another, as if a minute and more had passed.
+    fn forget_the_dead(&self) {
+        self.sim.pubsub().advance(LONGEST_LEASE);
+    }
+
+    fn publish_all(&self, orders: Range<usize>) -> Vec<String> {
+        orders.map(|order| self.publish(order)).collect()
+    }
+
+    /// Waits until each message was delivered so often.
+    fn wait_for_deliveries(&self, cluster: &Cluster, ids: &[String], times: u32) {
+        cluster.wait_for("deliveries", || {
+            ids.iter()
+                .all(|id| self.subscription.deliveries(id) >= times)
+                .then_some(())
+        });
+    }
+
+    /// Waits until a total of each customer is there for a window that begins at this hour.
+    fn wait_for_hour(&self, cluster: &Cluster, job: &JobId, hour: &str, customers: usize) {
+        cluster.wait_for("the totals of an hour", || {
+            assert_running(cluster, job);
+            let results = self.results();
+            let of_hour = results.iter().filter(|(_, window)| window.contains(hour));
+            (of_hour.count() >= customers).then_some(())
+        });
+    }
+
+    /// Acknowledgements follow a checkpoint that covers the message: the first or a later one.
+    fn checkpoint_until_acked(&self, cluster: &Cluster, job: &JobId, ids: &[String]) {
+        cluster.wait_for("acknowledgements", || {
+            cluster.checkpoint(job);
+            ids.iter()
+                .all(|id| self.subscription.is_acked(id))
+                .then_some(())
+        });
+    }
+
     fn wait_until_acked(&self, cluster: &Cluster, ids: &[String]) {
         cluster.wait_for("acknowledgements", || {
             ids.iter()
@@ -228,6 +276,111 @@ fn hourly_totals_are_exact(cluster: &Cluster) {
     results.sort_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
     assert_eq!(results, expected());
     assert_eq!(cluster.failures(job), Vec::<String>::new());
+    cluster.cancel(job);
+}
+
+/// Checkpoints only when the test takes them.
+fn by_hand<'a>(cluster: &'a Cluster, jar: &std::path::Path) -> Session<'a> {
+    session(cluster, jar).set("execution.checkpointing.interval", "1d")
+}
+
+/// Kills the TaskManager that runs the job, with the other one at hand, and waits until the job goes on there.
+fn kill_where_it_runs(cluster: &Cluster, job: &JobId) {
+    let restored = cluster.checkpoints(job).restored;
+    for number in cluster.task_managers_of(job) {
+        cluster.kill_task_manager(number);
+    }
+    cluster.wait_for("a restore", || {
+        (cluster.checkpoints(job).restored > restored).then_some(())
+    });
+    cluster.wait_for_tasks(job);
+}
+
+/// PS-ACC-03: killed when a checkpoint has acknowledged the first four and none covers the next two.
+fn a_killed_task_manager_loses_nothing(cluster: &Cluster) {
+    let Some(jar) = require_jar("pubsub") else {
+        return; // reported as not run
+    };
+    let world = World::new();
+    world.stop_clock();
+    let output = by_hand(cluster, &jar).run(&world.located(&format!("{TABLES}{INSERT}")));
+    let job = output.job();
+    let covered = world.publish_all(0..4);
+    world.checkpoint_until_acked(cluster, job, &covered);
+    let mut open = world.publish_all(4..6);
+    world.wait_for_deliveries(cluster, &open, 1);
+    kill_where_it_runs(cluster, job);
+    assert_eq!(world.subscription.unacked(), open);
+
+    world.forget_the_dead();
+    world.wait_for_deliveries(cluster, &open, 2);
+    open.push(world.publish(6));
+    world.wait_for_hour(cluster, job, " 10:", 2);
+    open.extend(world.publish_all(7..9));
+    world.wait_for_hour(cluster, job, " 11:", 2);
+    world.checkpoint_until_acked(cluster, job, &open);
+    for id in &covered {
+        assert_eq!(world.subscription.deliveries(id), 1, "it was acknowledged");
+    }
+    let mut results = world.results();
+    results.sort_by(|a, b| (&a.1, &a.0).cmp(&(&b.1, &b.0)));
+    // The sink may repeat what it wrote since the checkpoint.
+    results.dedup();
+    assert_eq!(results, expected());
+    cluster.cancel(job);
+}
+
+/// PS-ACC-03: killed between the end of a checkpoint and the acknowledgements that follow it. What it covers is counted
+/// twice at most, and nothing is missing.
+fn a_kill_before_acknowledgements_misses_nothing(cluster: &Cluster) {
+    let Some(jar) = require_jar("pubsub") else {
+        return; // reported as not run
+    };
+    let world = World::new();
+    world.stop_clock();
+    let unheard = world.subscription.always(Method::Acknowledge).silent();
+    let output = by_hand(cluster, &jar).run(&world.located(&format!("{TABLES}{INSERT}")));
+    let job = output.job();
+    let mut ids = world.publish_all(0..4);
+    cluster.wait_for("acknowledgements that nobody hears", || {
+        cluster.checkpoint(job);
+        let asked = world.subscription.requests_of(Method::Acknowledge);
+        let ids: usize = asked.iter().map(|request| request.entries).sum();
+        (ids >= 4).then_some(())
+    });
+    kill_where_it_runs(cluster, job);
+    unheard.remove();
+    assert_eq!(world.subscription.unacked(), ids);
+
+    world.forget_the_dead();
+    world.wait_for_deliveries(cluster, &ids, 2);
+    ids.extend(world.publish_all(4..7));
+    world.wait_for_hour(cluster, job, " 10:", 2);
+    ids.extend(world.publish_all(7..9));
+    world.wait_for_hour(cluster, job, " 11:", 2);
+    world.checkpoint_until_acked(cluster, job, &ids);
+    // Excess comes from the first four alone: 5 at 9 o'clock; 20, 30 and 7 at 10.
+    let allowed = [
+        (" 09:", "c1", [5, 10]),
+        (" 10:", "c1", [54, 104]),
+        (" 10:", "c2", [7, 14]),
+        (" 11:", "c2", [11, 11]),
+        (" 11:", "c3", [9, 9]),
+    ];
+    let results = world.results();
+    let fits = |(payload, window): &(String, String), total: &(&str, &str, [i32; 2])| {
+        let (hour, customer, totals) = total;
+        let payload_of = |total| format!(r#"{{"customer_id":"{customer}","total":{total}}}"#);
+        window.contains(hour) && totals.iter().any(|total| *payload == payload_of(*total))
+    };
+    for total in &allowed {
+        let found = results.iter().any(|result| fits(result, total));
+        assert!(found, "{total:?} is missing in {results:?}");
+    }
+    for result in &results {
+        let right = allowed.iter().any(|total| fits(result, total));
+        assert!(right, "{result:?} is wrong");
+    }
     cluster.cancel(job);
 }
 
@@ -368,47 +521,47 @@ fn rows_choose_their_topics(cluster: &Cluster) {
     assert_eq!(world.totals.published(), 0);
 }
 
-mod flink_2_3 {
-    use super::*;
+/// One module a version, so that a filter finds the tests of one.
+macro_rules! in_every_version {
+    ($($module:ident, $version:ident;)*) => {$(
+        mod $module {
+            use super::*;
 
-    #[test]
-    fn hourly_totals_are_exact() {
-        on(Version::Flink2_3, super::hourly_totals_are_exact);
-    }
+            #[test]
+            fn hourly_totals_are_exact() {
+                on(Version::$version, super::hourly_totals_are_exact);
+            }
 
-    #[test]
-    fn metadata_is_what_the_message_bears() {
-        on(Version::Flink2_3, super::metadata_is_what_the_message_bears);
-    }
+            #[test]
+            fn a_killed_task_manager_loses_nothing() {
+                on(Version::$version, super::a_killed_task_manager_loses_nothing);
+            }
 
-    #[test]
-    fn updates_and_null_attributes_are_refused() {
-        on(
-            Version::Flink2_3,
-            super::updates_and_null_attributes_are_refused,
-        );
-    }
+            #[test]
+            fn a_kill_before_acknowledgements_misses_nothing() {
+                on(Version::$version, super::a_kill_before_acknowledgements_misses_nothing);
+            }
 
-    #[test]
-    fn rows_choose_their_topics() {
-        on(Version::Flink2_3, super::rows_choose_their_topics);
-    }
+            #[test]
+            fn metadata_is_what_the_message_bears() {
+                on(Version::$version, super::metadata_is_what_the_message_bears);
+            }
+
+            #[test]
+            fn updates_and_null_attributes_are_refused() {
+                on(Version::$version, super::updates_and_null_attributes_are_refused);
+            }
+
+            #[test]
+            fn rows_choose_their_topics() {
+                on(Version::$version, super::rows_choose_their_topics);
+            }
+        }
+    )*};
 }
 
-mod flink_2_2 {
-    use super::*;
-
-    #[test]
-    fn hourly_totals_are_exact() {
-        on(Version::Flink2_2, super::hourly_totals_are_exact);
-    }
-}
-
-mod flink_1_20 {
-    use super::*;
-
-    #[test]
-    fn hourly_totals_are_exact() {
-        on(Version::Flink1_20, super::hourly_totals_are_exact);
-    }
+in_every_version! {
+    flink_2_3, Flink2_3;
+    flink_2_2, Flink2_2;
+    flink_1_20, Flink1_20;
 }

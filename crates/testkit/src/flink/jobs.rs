@@ -1,5 +1,6 @@
 //! What the JobManager tells and does about jobs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -187,6 +188,47 @@ impl Cluster {
         });
     }
 
+    /// Takes a checkpoint now and waits until it is complete: for a test whose job takes none by itself, because the interval is
+    /// long.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    #[track_caller]
+    pub fn checkpoint(&self, job: &JobId) {
+        self.wait_for_tasks(job);
+        let body = json!({"checkpointType": "FULL"});
+        let operation = self.operate(job, "checkpoints", "checkpoints", &body);
+        if operation["checkpointId"].is_null() {
+            self.fail_job(job, &format!("no checkpoint: {operation}"));
+        }
+    }
+
+    /// The TaskManagers that run tasks of the job, by their numbers.
+    ///
+    /// # Panics
+    ///
+    /// When the JobManager does not answer.
+    #[must_use]
+    #[track_caller]
+    pub fn task_managers_of(&self, job: &JobId) -> BTreeSet<usize> {
+        let answer = self.rest(&format!("/jobs/{job}"));
+        let vertices = answer["vertices"].as_array().into_iter().flatten();
+        let ids = vertices.filter_map(|vertex| vertex["id"].as_str());
+        ids.flat_map(|vertex| {
+            let answer = self.rest(&format!("/jobs/{job}/vertices/{vertex}"));
+            let subtasks = answer["subtasks"].as_array().cloned().unwrap_or_default();
+            subtasks
+                .iter()
+                .filter_map(|subtask| {
+                    let name = subtask["taskmanager-id"].as_str()?;
+                    name.strip_prefix("taskmanager-")?.parse().ok()
+                })
+                .collect::<Vec<usize>>()
+        })
+        .collect()
+    }
+
     /// Why the job failed, newest first: stack traces, those of failures that it recovered from included.
     ///
     /// # Panics
@@ -268,24 +310,30 @@ impl Cluster {
         self.trigger(job, "stop", &json!({"drain": false}))
     }
 
-    /// Begins an operation and waits for its end.
+    /// Begins an operation that gives a savepoint, and waits for its end.
     #[track_caller]
     fn trigger(&self, job: &JobId, what: &str, body: &Value) -> Result<String, String> {
-        let answer = self.call("POST", &format!("/jobs/{job}/{what}"), Some(body));
-        let Some(id) = answer["request-id"].as_str() else {
-            self.fail(&format!("{what} gave no request-id: {answer}"));
-        };
-        let path = format!("/jobs/{job}/savepoints/{id}");
-        let operation = self.wait_for("a savepoint", || {
-            let answer = self.rest(&path);
-            (answer["status"]["id"] == "COMPLETED").then(|| answer["operation"].clone())
-        });
+        let operation = self.operate(job, what, "savepoints", body);
         match operation["location"].as_str() {
             Some(location) => Ok(location.to_owned()),
             None => Err(operation["failure-cause"]["stack-trace"]
                 .as_str()
                 .map_or_else(|| operation.to_string(), str::to_owned)),
         }
+    }
+
+    /// Begins an operation and waits for its end, about which `kind` is asked.
+    #[track_caller]
+    fn operate(&self, job: &JobId, what: &str, kind: &str, body: &Value) -> Value {
+        let answer = self.call("POST", &format!("/jobs/{job}/{what}"), Some(body));
+        let Some(id) = answer["request-id"].as_str() else {
+            self.fail(&format!("{what} gave no request-id: {answer}"));
+        };
+        let path = format!("/jobs/{job}/{kind}/{id}");
+        self.wait_for_job(LIMIT, job, &format!("the end of {what}"), || {
+            let answer = self.rest(&path);
+            (answer["status"]["id"] == "COMPLETED").then(|| answer["operation"].clone())
+        })
     }
 
     /// A statement for the beginning of a script whose jobs shall start from this savepoint.
