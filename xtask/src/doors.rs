@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// What a crate of ours may depend on directly.
-const ARROWS: [(&str, &[&[&str]]); 17] = [
+const ARROWS: [(&str, &[&[&str]]); 18] = [
     ("aqueduct", &[FOUNDATION, SERVICES, HOST]),
     (
         "aqueduct-benches",
@@ -30,20 +30,23 @@ const ARROWS: [(&str, &[&[&str]]); 17] = [
     ("aqueduct-cloudtasks", &[FOUNDATION]),
     (CONNECTOR, &[]),
     ("aqueduct-files", &[&[CONNECTOR, STORE]]),
-    ("aqueduct-flink", &[FOUNDATION, SERVICES]),
+    ("aqueduct-flink", &[FOUNDATION, SERVICES, &[TOKIO]]),
     ("aqueduct-pubsub", &[FOUNDATION]),
-    (RUNTIME, &[&[CONNECTOR, STORE]]),
+    (RUNTIME, &[&[CONNECTOR, STORE, TOKIO]]),
     // A simulated service that reused our client code would agree with its mistakes.
     ("aqueduct-sim", &[]),
     ("aqueduct-spanner", &[FOUNDATION]),
     ("aqueduct-sql", &[&[CONNECTOR], HOST]),
     (STORE, &[]),
-    ("aqueduct-testkit", &[&[CONNECTOR]]),
+    ("aqueduct-testkit", &[&[CONNECTOR, TOKIO]]),
+    // Lent to connectors by every host; the contract itself knows no executor.
+    (TOKIO, &[&[CONNECTOR]]),
 ];
 
 const CONNECTOR: &str = "aqueduct-connector";
 const RUNTIME: &str = "aqueduct-runtime";
 const STORE: &str = "aqueduct-store";
+const TOKIO: &str = "aqueduct-tokio";
 
 /// What a connector stands on.
 const FOUNDATION: &[&str] = &[CONNECTOR, "aqueduct-cloud"];

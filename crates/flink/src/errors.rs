@@ -5,6 +5,7 @@ use std::any::Any;
 use aqueduct_connector::options::ConfigError;
 use aqueduct_connector::state::StateError;
 use aqueduct_connector::{Error, ErrorKind};
+use aqueduct_tokio::panic_text;
 use jni::errors::ErrorPolicy;
 use jni::objects::{JClass, JThrowable, JValue};
 use jni::{Env, jni_sig, jni_str};
@@ -53,17 +54,6 @@ pub(crate) const fn kind_code(kind: ErrorKind) -> i32 {
         // Also what a later version of the contract may add: nothing is known of it here.
         _ => 5,
     }
-}
-
-/// The text of a panic, cut to a line's length; it is the panicking code's own wording.
-pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
-    const LIMIT_CHARS: usize = 300;
-    let text = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    text.chars().take(LIMIT_CHARS).collect()
 }
 
 /// The error that a panic becomes.

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use aqueduct_connector::metrics::MetricRegistry;
 use aqueduct_connector::{Context, Error, Result, Subtask};
+use aqueduct_tokio::{RuntimeSpawn, SystemClock, panic_text};
 use tokio::runtime::{Builder, Handle as RuntimeHandle, Runtime};
 
-use crate::clock::{LibrarySpawn, SystemClock};
 use crate::enumerator::Enumerator;
-use crate::errors::{panic_text, panicked};
+use crate::errors::panicked;
 use crate::logs;
 use crate::lookup::Lookup;
 use crate::reader::Reader;
@@ -217,7 +217,7 @@ pub(crate) fn open(place: Place, make: impl FnOnce(Context) -> Result<Part>) -> 
         attempt: place.attempt,
         metrics: metrics.group(&[]),
         clock: Arc::new(SystemClock::new()),
-        spawn: Arc::new(LibrarySpawn(runtime.clone())),
+        spawn: RuntimeSpawn::on(runtime.clone()),
         seed: place.seed,
     };
     let part = {

@@ -23,12 +23,10 @@
 //! | `host` | runtime, wake-ups, handles |
 //! | `plan`, `wire` | tables and plans: bytes from Java, answers to its planner |
 //! | `writer`, `reader`, `enumerator`, `lookup` | what a handle drives |
-//! | `clock` | the clock and the spawner lent to connectors |
 //! | `errors`, `logs`, `metrics` | what goes to Java besides data |
 //! | `describe` | options and metadata columns, as a resource for Java |
 //! | `roundtrip`, `probe` | what tests on the Java side use |
 
-mod clock;
 #[cfg(test)]
 mod describe;
 pub mod entry;

@@ -5,12 +5,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{self, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use aqueduct_connector::clock::{ManualClock, Timer};
+use aqueduct_connector::clock::ManualClock;
 use aqueduct_connector::context::{TaskControl, TaskFuture};
 use aqueduct_connector::metrics::MetricRegistry;
-use aqueduct_connector::{Clock, Context, Moment, Spawn, Subtask, Task, Timestamp};
+use aqueduct_connector::{Clock, Context, Spawn, Subtask, Task};
+pub use aqueduct_tokio::SystemClock;
+use aqueduct_tokio::panic_text;
 use futures::FutureExt;
 use tokio::sync::watch;
 
@@ -189,85 +191,6 @@ fn mix(a: u64, b: u64) -> u64 {
     fastrand::Rng::with_seed(a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15)).u64(..)
 }
 
-/// The system's clocks; timers are Tokio's.
-#[derive(Clone, Copy, Debug)]
-pub struct SystemClock {
-    origin: Instant,
-}
-
-impl SystemClock {
-    /// A clock whose origin is now.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            origin: Instant::now(),
-        }
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Clock for SystemClock {
-    fn now(&self) -> Moment {
-        Moment::from_origin(self.origin.elapsed())
-    }
-
-    fn wall(&self) -> Timestamp {
-        // A machine set before 1970 shows 1970.
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-    }
-
-    fn timer(&self) -> Box<dyn Timer> {
-        Box::new(SystemTimer {
-            clock: *self,
-            at: None,
-            sleep: None,
-        })
-    }
-}
-
-struct SystemTimer {
-    clock: SystemClock,
-    at: Option<Moment>,
-    sleep: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
-}
-
-impl Timer for SystemTimer {
-    fn set(&mut self, at: Option<Moment>) {
-        if self.at != at {
-            self.at = at;
-            self.sleep = None;
-        }
-    }
-
-    fn poll_elapsed(&mut self, cx: &mut task::Context<'_>) -> Poll<()> {
-        let Some(at) = self.at.filter(|at| *at < Moment::NEVER) else {
-            return Poll::Pending;
-        };
-        loop {
-            let now = self.clock.now();
-            if now >= at {
-                return Poll::Ready(());
-            }
-            let sleep = self
-                .sleep
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep(at.since(now))));
-            if sleep.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            // Rounded to a millisecond below the moment: sleep the rest.
-            self.sleep = None;
-        }
-    }
-}
-
 /// Spawns on the current Tokio runtime, and knows how many tasks still run and whether one panicked.
 #[derive(Clone, Debug)]
 pub struct TokioSpawn {
@@ -409,13 +332,6 @@ impl TaskControl for TokioTask {
     }
 }
 
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without text".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -440,17 +356,6 @@ mod tests {
             assert_eq!(ended, Err("number 7".to_owned()));
         }
         assert_eq!(spawner.panicked(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_system_timer_is_not_early_and_obeys_its_last_setting() {
-        let clock = SystemClock::new();
-        let mut timer = clock.timer();
-        let due = clock.now().after(Duration::from_millis(15));
-        timer.set(Some(Moment::NEVER));
-        timer.set(Some(due));
-        within(LIMIT, "the timer", poll_fn(|cx| timer.poll_elapsed(cx))).await;
-        assert!(clock.now() >= due);
     }
 
     #[test]

@@ -25,9 +25,9 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
 use aqueduct_connector::Error;
+use aqueduct_tokio::panic_text;
 use futures::FutureExt;
 
-use crate::context::panic_text;
 use crate::log::{Captured, Marker};
 
 /// How often a record takes effect when everything that may fail has failed.
