@@ -2,7 +2,7 @@
 //!
 //! It is part of every library, so that the library that is tested is the one that ships, but no jar has a Java factory
 //! for it: no statement can reach it. Its tables keep rows in the process, by the name of a *store*; each row is decoded
-//! and encoded again on its way in. Options make it slow, full, or fail.
+//! and encoded again on its way in. Options make it slow, full, or fail, or let it keep nothing, to measure the crossing.
 //!
 //! A store holds at most [`STORE_ROWS`] rows; writing to a full one fails.
 
@@ -45,6 +45,11 @@ const CAPACITY: Opt<u64> = Opt::new("sink.capacity", "Rows under way, at most.")
     .at_least(1);
 const DELAY: Opt<Duration> =
     Opt::new("sink.delay", "How long a row is under way.").default(Default::Ours(Duration::ZERO));
+const DISCARDS: Opt<bool> = Opt::new(
+    "sink.discards",
+    "Whether rows are dropped as they come, unread.",
+)
+.default(Default::Ours(false));
 const FAIL_AT: Opt<u64> = Opt::new("fail-at", "The row that fails, from 1.");
 const PANIC_AT: Opt<u64> = Opt::new("panic-at", "The row that panics, from 1.");
 const SPLITS: Opt<u64> = Opt::new("scan.splits", "Splits, each of every n-th row.")
@@ -89,6 +94,7 @@ struct Settings {
     store: String,
     capacity: usize,
     delay: Duration,
+    discards: bool,
     fail_at: u64,
     panic_at: u64,
     splits: u64,
@@ -109,6 +115,7 @@ impl Settings {
             capacity: usize::try_from(options.get(&CAPACITY)?.unwrap_or(CAPACITY.ours()))
                 .unwrap_or(usize::MAX),
             delay: options.get(&DELAY)?.unwrap_or(DELAY.ours()),
+            discards: options.get(&DISCARDS)?.unwrap_or(DISCARDS.ours()),
             fail_at: options.get(&FAIL_AT)?.unwrap_or(0),
             panic_at: options.get(&PANIC_AT)?.unwrap_or(0),
             splits: options.get(&SPLITS)?.unwrap_or(SPLITS.ours()),
@@ -145,6 +152,7 @@ impl TableFactory for Probe {
             STORE.declaration(),
             CAPACITY.declaration(),
             DELAY.declaration(),
+            DISCARDS.declaration(),
             FAIL_AT.declaration(),
             PANIC_AT.declaration(),
             SPLITS.declaration(),
@@ -304,6 +312,9 @@ impl SinkWriter<Row> for ProbeWriter {
         let view = row.view(self.settings.types.len()).map_err(|error| {
             Error::bug("a row does not have the fields of its table").with_source(error)
         })?;
+        if self.settings.discards {
+            return Ok(());
+        }
         let at = self.clock.now().after(self.settings.delay);
         let stored = Stored {
             time: info.timestamp,
