@@ -27,8 +27,18 @@ use aqueduct_sim::{Sim, SimConfig};
 /// Where `/proc` is missing: the programs run on Linux.
 #[must_use]
 pub fn processor_time() -> Duration {
-    let stat =
-        std::fs::read_to_string("/proc/self/stat").expect("Linux shows a process its own times");
+    processor_time_of("self")
+}
+
+/// As [`processor_time`], of the process with this number.
+///
+/// # Panics
+///
+/// Where `/proc` is missing, and when there is no such process.
+#[must_use]
+pub fn processor_time_of(process: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .expect("Linux shows the times of a process that runs");
     // Fields are counted after the command name, which may hold spaces and ends with the last parenthesis.
     let fields: Vec<&str> = stat[stat.rfind(')').expect("the name is in parentheses") + 2..]
         .split(' ')
@@ -48,7 +58,17 @@ pub fn processor_time() -> Duration {
 /// Where `/proc` is missing.
 #[must_use]
 pub fn peak_resident() -> u64 {
-    memory("VmHWM:")
+    memory("self", "VmHWM:")
+}
+
+/// Peak resident memory of the process with this number in bytes.
+///
+/// # Panics
+///
+/// Where `/proc` is missing, and when there is no such process.
+#[must_use]
+pub fn peak_resident_of(process: &str) -> u64 {
+    memory(process, "VmHWM:")
 }
 
 /// Resident memory of this process in bytes.
@@ -58,12 +78,12 @@ pub fn peak_resident() -> u64 {
 /// Where `/proc` is missing.
 #[must_use]
 pub fn resident() -> u64 {
-    memory("VmRSS:")
+    memory("self", "VmRSS:")
 }
 
-fn memory(field: &str) -> u64 {
-    let status =
-        std::fs::read_to_string("/proc/self/status").expect("Linux shows a process its own memory");
+fn memory(process: &str, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))
+        .expect("Linux shows the memory of a process that runs");
     let line = status
         .lines()
         .find(|line| line.starts_with(field))
