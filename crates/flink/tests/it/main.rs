@@ -4,6 +4,9 @@
 
 mod clusters;
 mod flights;
+mod formats;
 mod harness;
+mod jars;
 mod life_cycle;
 mod orders;
+mod services;

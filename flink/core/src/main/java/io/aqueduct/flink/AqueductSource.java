@@ -83,9 +83,4 @@ public final class AqueductSource
     public TypeInformation<RowData> getProducedType() {
         return type;
     }
-
-    @Override
-    public String toString() {
-        return "aqueduct";
-    }
 }

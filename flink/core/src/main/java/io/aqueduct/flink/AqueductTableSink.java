@@ -87,7 +87,7 @@ final class AqueductTableSink implements DynamicTableSink, SupportsWritingMetada
             keys[at] = format == null ? plan.partitionBy[at] : plan.partitionBy[at] - 1 + columns;
             types[at] = fields.get(keys[at]);
         }
-        return new Partitioned(sink, plan.parallelism, new KeySpread(keys, types));
+        return new Partitioned(table.name(), sink, plan.parallelism, new KeySpread(keys, types));
     }
 
     @Override
@@ -127,11 +127,13 @@ final class AqueductTableSink implements DynamicTableSink, SupportsWritingMetada
     /** Sends rows of equal keys to one writer. */
     private static final class Partitioned implements DataStreamSinkProvider {
 
+        private final String name;
         private final AqueductSink sink;
         private final Integer parallelism;
         private final KeySpread spread;
 
-        Partitioned(AqueductSink sink, Integer parallelism, KeySpread spread) {
+        Partitioned(String name, AqueductSink sink, Integer parallelism, KeySpread spread) {
+            this.name = name;
             this.sink = sink;
             this.parallelism = parallelism;
             this.spread = spread;
@@ -139,7 +141,7 @@ final class AqueductTableSink implements DynamicTableSink, SupportsWritingMetada
 
         @Override
         public DataStreamSink<?> consumeDataStream(ProviderContext context, DataStream<RowData> rows) {
-            DataStreamSink<RowData> end = rows.partitionCustom(spread, spread).sinkTo(sink);
+            DataStreamSink<RowData> end = rows.partitionCustom(spread, spread).sinkTo(sink).name(name);
             context.generateUid("sink").ifPresent(end::uid);
             if (parallelism != null) {
                 end.setParallelism(parallelism);

@@ -182,7 +182,7 @@ class AqueductTableSource
         AqueductSource source = format == null
                 ? new AqueductSource(plan.bytes, plan.bounded, type, fields.size(), null, behind)
                 : new AqueductSource(plan.bytes, plan.bounded, type, 1 + behind.length, decoder(context), behind);
-        return new Scan(source, plan.parallelism, watermarks == null ? WatermarkStrategy.noWatermarks() : watermarks);
+        return new Scan(table.name(), source, plan.parallelism, watermarks == null ? WatermarkStrategy.noWatermarks() : watermarks);
     }
 
     private DeserializationSchema<RowData> decoder(ScanContext context) {
@@ -303,11 +303,15 @@ class AqueductTableSource
     /** The source with its watermarks applied to each split. */
     private static final class Scan implements DataStreamScanProvider {
 
+        /** Sources whose watermarks are aligned with each other are told apart by it. */
+        private final String name;
+
         private final AqueductSource source;
         private final Integer parallelism;
         private final WatermarkStrategy<RowData> watermarks;
 
-        Scan(AqueductSource source, Integer parallelism, WatermarkStrategy<RowData> watermarks) {
+        Scan(String name, AqueductSource source, Integer parallelism, WatermarkStrategy<RowData> watermarks) {
+            this.name = name;
             this.source = source;
             this.parallelism = parallelism;
             this.watermarks = watermarks;
@@ -315,7 +319,7 @@ class AqueductTableSource
 
         @Override
         public DataStream<RowData> produceDataStream(ProviderContext context, StreamExecutionEnvironment environment) {
-            DataStreamSource<RowData> rows = environment.fromSource(source, watermarks, source.toString());
+            DataStreamSource<RowData> rows = environment.fromSource(source, watermarks, name);
             context.generateUid("source").ifPresent(rows::uid);
             if (parallelism != null) {
                 rows.setParallelism(parallelism);

@@ -38,6 +38,11 @@ final class TableDescription {
         this.options = new TreeMap<>(options);
     }
 
+    /** With catalog and database. */
+    String name() {
+        return name;
+    }
+
     /** For messages: the table and its connector. */
     String summary() {
         return connector + " table " + name;
