@@ -45,6 +45,7 @@ async fn of_a_refused_batch_only_the_message_refused_alone_is_handled() {
     host.finish().await.expect("well");
 }
 
+/// PS-TEST-02, and PS-TEST-06 with `CreateNever`: the key goes on behind the dropped message, and no topic is created.
 #[tokio::test]
 async fn a_keyed_batch_keeps_its_order_around_the_message_that_is_dropped() {
     for disposition in [

@@ -1,12 +1,14 @@
 //! The source against Google's own emulator: an independent party for round trips, acknowledgements, returns, unordered
-//! seeks and a subscription deleted under a live stream. It shows neither order nor dead letters nor lease expiry, and it
-//! answers no keepalives.
+//! seeks and a subscription deleted under a live stream. It shows neither order nor lease expiry, and it answers no
+//! keepalives. It does forward dead letters.
 
 use std::time::Duration;
 
 use aqueduct_cloud::{CallSpec, ChannelPool, Endpoint, PoolOptions, RoutingHeader, TokenProvider};
 use aqueduct_connector::Timestamp;
-use aqueduct_pubsub::source::{PubSubSource, PubSubSourceBuilder, StartPosition, metrics};
+use aqueduct_pubsub::source::{
+    DeserializationFailurePolicy, PubSubSource, PubSubSourceBuilder, StartPosition, metrics,
+};
 use aqueduct_pubsub::{SubscriptionCreateOptions, SubscriptionDestination, TopicDestination};
 use aqueduct_testkit::emulator::{PubSubEmulator, require_pubsub};
 use aqueduct_testkit::{SourceHost, TestContext, until};
@@ -178,4 +180,69 @@ async fn a_subscription_deleted_under_a_live_stream_fails_the_job() {
     let error = failure(&mut host).await;
     assert!(error.report().contains("NOT_FOUND"), "{}", error.report());
     host.close().await.expect("closes");
+}
+
+#[tokio::test]
+async fn what_cannot_be_decoded_is_returned_until_the_dead_letter_policy_takes_it_away() {
+    let Some(party) = Party::start() else {
+        return;
+    };
+    party.create_topic().await;
+    let dead = "projects/my-project/topics/dead-letters".to_owned();
+    let topic = pb::Topic {
+        name: dead.clone(),
+        ..Default::default()
+    };
+    let _: pb::Topic = party
+        .call("/google.pubsub.v1.Publisher/CreateTopic", topic)
+        .await;
+    let dead_sub = "projects/my-project/subscriptions/dead-letters-sub".to_owned();
+    let policy = pb::DeadLetterPolicy {
+        dead_letter_topic: dead.clone(),
+        max_delivery_attempts: 5,
+    };
+    for (name, topic, dead_letter_policy) in [
+        (orders_sub().to_string(), orders().to_string(), Some(policy)),
+        (dead_sub.clone(), dead, None),
+    ] {
+        let subscription = pb::Subscription {
+            name,
+            topic,
+            ack_deadline_seconds: 10,
+            dead_letter_policy,
+            ..Default::default()
+        };
+        let _: pb::Subscription = party
+            .call(
+                "/google.pubsub.v1.Subscriber/CreateSubscription",
+                subscription,
+            )
+            .await;
+    }
+    party.publish("bad", 1).await;
+    let builder = PubSubSource::builder()
+        .subscription(orders_sub())
+        .deserializer(deserialize)
+        .deserialization_failure_policy(DeserializationFailurePolicy::Nack)
+        .emulator_endpoint(party.emulator.endpoint());
+    let mut host = SourceHost::start(arc(builder), &party.kit, 1).expect("starts");
+    step_until(&mut host, "five returns", |_| {
+        party.metric(metrics::MESSAGES_NACKED) >= 5
+    })
+    .await;
+    let request = pb::PullRequest {
+        subscription: dead_sub,
+        max_messages: 1,
+        ..Default::default()
+    };
+    // It waits for a message.
+    let pulled: pb::PullResponse = party
+        .call("/google.pubsub.v1.Subscriber/Pull", request)
+        .await;
+    let forwarded = pulled.received_messages.first().expect("one message");
+    let data = forwarded.message.as_ref().map(|message| &message.data[..]);
+    assert_eq!(data, Some(names("bad", 1)[0].as_bytes()));
+    assert_eq!(emitted(&host), [""; 0], "never emitted");
+    host.close().await.expect("closes");
+    assert_eq!(party.metric(metrics::PENDING_ACKS), 0);
 }
