@@ -50,17 +50,30 @@ impl<'a> Fields<'a> {
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, Malformed> {
         // Most fields are bytes, with a tag of one byte and a length of one or two.
-        let (tag, length, rest) = match *self.0 {
-            [] => return Ok(None),
-            [tag @ 8..0x80, length @ ..0x80, ref rest @ ..] if tag & 7 == 2 => {
-                (tag, usize::from(length), rest)
-            }
-            [tag @ 8..0x80, low, high @ ..0x80, ref rest @ ..] if tag & 7 == 2 => {
-                (tag, usize::from(low & 0x7f) | usize::from(high) << 7, rest)
+        const CONTINUED: u8 = 0x80;
+        let bytes = self.0;
+        let [tag, low, ..] = *bytes else {
+            return match bytes {
+                [] => Ok(None),
+                _ => self.other(),
+            };
+        };
+        if tag & (CONTINUED | 7) != 2 || tag == 2 {
+            return self.other();
+        }
+        let (start, length) = match bytes.get(2) {
+            _ if low < CONTINUED => (2, usize::from(low)),
+            Some(high) if *high < CONTINUED => {
+                (3, usize::from(low & 0x7f) | usize::from(*high) << 7)
             }
             _ => return self.other(),
         };
-        let (value, rest) = rest.split_at_checked(length).ok_or(Malformed)?;
+        let (Some(value), Some(rest)) = (
+            bytes.get(start..start + length),
+            bytes.get(start + length..),
+        ) else {
+            return Err(Malformed);
+        };
         self.0 = rest;
         Ok(Some((u64::from(tag >> 3), Value::Bytes(value))))
     }
@@ -77,6 +90,7 @@ impl<'a> Fields<'a> {
         }
     }
 
+    #[inline(never)]
     fn other(&mut self) -> Result<Option<(u64, Value<'a>)>, Malformed> {
         let tag = self.varint()?;
         let value = match tag & 7 {
@@ -104,16 +118,13 @@ impl<'a> Fields<'a> {
     /// At most ten bytes; bits beyond the 64th are dropped, as everywhere.
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        let (mut number, mut shift) = (0, 0);
-        while let [byte, rest @ ..] = self.0
-            && shift < 70
-        {
-            self.0 = rest;
-            number |= u64::from(byte & 0x7f) << shift;
+        let mut number = 0;
+        for (at, byte) in self.0.iter().enumerate().take(10) {
+            number |= u64::from(byte & 0x7f) << (7 * at);
             if *byte < 0x80 {
+                self.0 = &self.0[at + 1..];
                 return Ok(number);
             }
-            shift += 7;
         }
         Err(Malformed)
     }
