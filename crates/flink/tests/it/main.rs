@@ -10,3 +10,4 @@ mod jars;
 mod life_cycle;
 mod orders;
 mod services;
+mod sources;
