@@ -322,28 +322,49 @@ impl Ledger {
         }
     }
 
-    /// Takes back what the owner did not hand on, in front of everything else.
-    pub(crate) fn untake(&mut self, parts: Vec<Part>) {
+    /// Takes back what the owner did not hand on, in front of everything else. What has lost its lease meanwhile leaves, and
+    /// under per-key order the later ones of its key with it, to be returned by `returns`: it comes again before them.
+    pub(crate) fn untake(&mut self, parts: Vec<Part>, returns: &mut Vec<Claim>) {
+        let mut lost: Vec<(Run, u64)> = Vec::new();
         for Part { run, contents } in parts.into_iter().rev() {
             let Some(block) = block_mut(&mut self.blocks, &run) else {
                 continue;
             };
-            let mut lost = Vec::new();
             for at in run.range() {
                 if block.entries[at].state == State::Handed {
                     block.entries[at].state = State::Buffered;
                     block.buffered += 1;
                     if block.lease(at).is_lost() {
-                        lost.push(at);
+                        lost.push((run.only(at), contents.key(at)));
                     }
                 }
             }
             block.contents = (block.buffered > 0).then_some(contents);
             self.buffer.push_front(run);
-            for at in lost {
-                self.end_lost(&run.only(at));
+        }
+        self.end_lost_in_order(lost, returns);
+    }
+
+    /// Ends messages that wait for the owner without a lease, in order of arrival, so that the first of a key takes the
+    /// later ones along. How many ended, and how many later ones are returned.
+    fn end_lost_in_order(
+        &mut self,
+        mut lost: Vec<(Run, u64)>,
+        returns: &mut Vec<Claim>,
+    ) -> (u64, u64) {
+        let (mut ended, mut followers) = (0, 0);
+        lost.sort_by_key(|(run, _)| (run.number, run.from));
+        for (run, key) in lost {
+            // An earlier one of its key may have returned it meanwhile.
+            if !self.end_lost(&run) {
+                continue;
+            }
+            ended += 1;
+            if self.per_key && key != 0 {
+                followers += self.nack_key(key, Some(run), returns);
             }
         }
+        (ended, followers)
     }
 
     /// All records of these went downstream, or there were none.
@@ -776,18 +797,7 @@ impl Ledger {
                 }
             }
         }
-        // In order of arrival, so that the first of a key takes the later ones along.
-        gone.sort_by_key(|(run, _)| (run.number, run.from));
-        for (run, key) in gone {
-            // An earlier one of its key may have returned it meanwhile.
-            if !self.end_lost(&run) {
-                continue;
-            }
-            lapsed.buffered += 1;
-            if self.per_key && key != 0 {
-                lapsed.followers += self.nack_key(key, Some(run), returns);
-            }
-        }
+        (lapsed.buffered, lapsed.followers) = self.end_lost_in_order(gone, returns);
         lapsed
     }
 

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use super::flow::Caps;
 use super::lease::Terms;
-use super::ledger::{Ledger, Run, Tally};
+use super::ledger::{Ledger, Part, Run, Tally};
 use super::settle::Queue;
 use super::stream::{Event, Stream};
 use crate::client::ack::AckClient;
@@ -235,18 +235,20 @@ impl SplitIo {
                             metrics.reopened.increment();
                             warn!(subscription = %self.subscription, "a response could not be decoded; the stream is opened anew");
                             self.streams[at].spoiled(now, random);
+                            break;
                         }
                     }
                     Event::Ended(code) => {
                         metrics.error(code.or(Some(Code::Ok)));
                         metrics.reopened.increment();
                         debug!(subscription = %self.subscription, status = ?code, "stream ended, opening it again");
+                        break;
                     }
                     Event::Permanent(error) => {
                         metrics.error(Some(error.code()));
                         return Some(Told::Failed(self.failure("the stream", error)));
                     }
-                    Event::Closed => {}
+                    Event::Closed => break,
                 }
             }
         }
@@ -375,6 +377,23 @@ impl SplitIo {
             self.ledger.nack_key(key, None, &mut returns);
         }
         self.queue.nack(returns, now);
+    }
+
+    /// Takes back a batch that the owner did not hand on. Where the split was parked meanwhile, it goes the way of what was
+    /// in the buffer then: back to the service (PS-SRC-26).
+    pub(super) fn take_back(&mut self, batch: Vec<Part>, now: Moment) {
+        let mut returns = Vec::new();
+        self.ledger.untake(batch, &mut returns);
+        self.queue.nack(returns.drain(..), now);
+        // One that is draining still has its returns to come.
+        let parked = matches!(
+            self.phase,
+            Phase::Returning { why: Why::Park, .. } | Phase::Parked
+        );
+        if parked {
+            self.ledger.nack_buffered(&mut returns);
+            self.queue.nack_now(returns);
+        }
     }
 
     /// Brings the counters up to the account.

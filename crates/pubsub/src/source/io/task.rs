@@ -251,7 +251,7 @@ impl ReaderTask {
                 split.queue.ack_one(claims, now);
             }
             Command::Nack { split, runs, key } => self.splits[split].nack(runs, key, now),
-            Command::Returned { split, batch } => self.splits[split].ledger.untake(batch),
+            Command::Returned { split, batch } => self.splits[split].take_back(batch, now),
             Command::Snapshot(checkpoint) => {
                 self.guard = Guard::Retired;
                 let mut covered = Vec::new();

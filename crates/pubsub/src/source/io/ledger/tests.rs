@@ -213,6 +213,35 @@ fn a_lapse_in_the_buffer_takes_the_later_ones_of_its_key_along() {
     balanced(&ledger);
 }
 
+/// PS-SRC-31: the later ones of its key come again behind it, be they handed over and taken back too or still buffered.
+#[test]
+fn a_lapsed_message_that_is_taken_back_takes_the_later_ones_of_its_key_along() {
+    let mut ledger = Ledger::new(true);
+    let first = [copy(1, 0, 8), copy(2, 0, 7), copy(3, 0, 7)];
+    receive(&mut ledger, first, at(0));
+    receive(&mut ledger, [copy(4, 0, 7), copy(5, 0, 9)], at(30));
+    let mut batch = take(&mut ledger, 3);
+    ledger.emitted([batch.remove(0).run]);
+    let lapsed = ledger.lapse(at(60), &mut Vec::new());
+    assert_eq!((lapsed.buffered, lapsed.kept), (0, 3));
+    let mut returns = Vec::new();
+    ledger.untake(batch, &mut returns);
+    let returned: Vec<_> = returns
+        .into_iter()
+        .flat_map(Claim::singles)
+        .map(|claim| String::from_utf8_lossy(ledger.ack_id(&claim).expect("held")).into_owned())
+        .collect();
+    assert_eq!(returned, ["3.0", "4.0"]);
+    assert_eq!(ledger.tally().lost, 1, "the first of the key");
+    let left = take(&mut ledger, 10);
+    assert_eq!(left.len(), 1, "the other key stays");
+    assert_eq!(
+        left[0].contents.key(1),
+        left[0].contents.key(left[0].run.range().start)
+    );
+    balanced(&ledger);
+}
+
 #[test]
 fn what_was_handed_over_survives_its_lease_and_is_acked_by_its_id() {
     let mut ledger = Ledger::new(false);
@@ -310,7 +339,7 @@ proptest! {
                         ledger.extended(&claim, &terms(), seconds, &mut random);
                     }
                 }
-                13 => ledger.untake(std::mem::take(&mut handed)),
+                13 => ledger.untake(std::mem::take(&mut handed), &mut nacks),
                 _ => {}
             }
             balanced(&ledger);
