@@ -173,6 +173,11 @@ fn names(columns: &str) -> String {
 /// Flink's distribution has every format but this.
 fn fetch_avro(folder: &Path, version: Version) -> PathBuf {
     let into = folder.join("formats");
+    // A format runs on every release of its line.
+    let version = match version {
+        Version::Flink1_20 => "1.20.0",
+        other => other.release(),
+    };
     let jar = into.join(format!("flink-sql-avro-{version}.jar"));
     if !jar.is_file() {
         fs::create_dir_all(&into).expect("a folder");
@@ -387,5 +392,25 @@ mod flink_2_3 {
         a_changelog_ends_in_its_final_rows
         metadata_of_a_format_may_be_left_out
         a_sink_takes_insertions_only
+    }
+}
+
+mod flink_1_20 {
+    use super::*;
+
+    #[test]
+    fn every_format_goes_out_and_comes_in() {
+        on(
+            Version::Flink1_20,
+            super::every_format_goes_out_and_comes_in,
+        );
+    }
+
+    #[test]
+    fn a_changelog_ends_in_its_final_rows() {
+        on(
+            Version::Flink1_20,
+            super::a_changelog_ends_in_its_final_rows,
+        );
     }
 }

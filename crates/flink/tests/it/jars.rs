@@ -8,7 +8,7 @@ use aqueduct_testkit::flink::{Cluster, JobState, Version, require_jar};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 
 use crate::clusters::on;
-use crate::services::{Services, jars, rows, session, texts};
+use crate::services::{Services, jars, rows, session, texts, wait_while_running};
 
 /// By `ADD JAR` in the script, and by `-j`; both jars side by side in each.
 fn the_sql_client_takes_the_jars(cluster: &Cluster) {
@@ -191,8 +191,136 @@ fn tables_say_what_they_are(cluster: &Cluster) {
     );
 }
 
+/// A plan that was compiled runs as the query does: with filter, projection, metadata and watermark.
+fn compiled_plans_run(cluster: &Cluster) {
+    let Some(jars) = jars() else {
+        return; // reported as not run
+    };
+    let services = Services::new();
+    let (topic, subscription) = services.subscribed("orders");
+    let words = services.table("words", &[]);
+    let said = services.topic("said");
+    let tables = format!(
+        "CREATE TABLE words (id STRING, f ROW<n INT, other STRING>) {};
+         CREATE TABLE orders (n INT, other STRING, t TIMESTAMP_LTZ(3) METADATA FROM 'publish-time' VIRTUAL,
+           message_id STRING METADATA FROM 'message-id' VIRTUAL, WATERMARK FOR t AS t) {};
+         CREATE TABLE said (word STRING) {};",
+        services.bigtable("words"),
+        services.reads("orders", "'format' = 'json'"),
+        services.writes("said", "'format' = 'raw'")
+    );
+    let session = session(cluster, &jars);
+    let run = |name: &str, query: &str| {
+        let plan = cluster.folder().join(format!("{name}.json"));
+        let plan = plan.display();
+        session.run(&format!(
+            "{tables} COMPILE PLAN '{plan}' FOR {query}; EXECUTE PLAN '{plan}';"
+        ))
+    };
+    let output = run(
+        "write",
+        "INSERT INTO words VALUES ('a', ROW(1, 'x')), ('b', ROW(2, 'y')), ('c', ROW(3, 'z'))",
+    );
+    cluster.wait_for_state(output.job(), JobState::Finished);
+    assert_eq!(words.row_count(), 3);
+    let output = run(
+        "scan",
+        "INSERT INTO said SELECT CAST(f.n AS STRING) || id FROM words WHERE id >= 'b'",
+    );
+    cluster.wait_for_state(output.job(), JobState::Finished);
+    let mut scanned = texts(&said);
+    scanned.sort();
+    assert_eq!(scanned, ["2b", "3c"]);
+
+    let output = run(
+        "read",
+        "INSERT INTO said SELECT message_id || CAST(SUM(n) AS STRING)
+         FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(t), INTERVAL '1' MINUTE))
+         GROUP BY window_start, window_end, message_id",
+    );
+    let job = output.job();
+    let minute = |n: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(60 * n);
+    let publish = |n: i32, time| {
+        let body = format!(r#"{{"other":"x","n":{n}}}"#);
+        let message = PubsubMessage {
+            data: body.into_bytes().into(),
+            ..PubsubMessage::default()
+        };
+        topic.publish_at(message, time)
+    };
+    let first = publish(42, minute(30_000_000));
+    publish(1, minute(30_000_001));
+    wait_while_running(cluster, job, "the first minute", || {
+        (said.published() == 3).then_some(())
+    });
+    assert_eq!(texts(&said)[2], format!("{first}42"));
+    wait_while_running(cluster, job, "acknowledgements", || {
+        (subscription.backlog() == 0).then_some(())
+    });
+    cluster.cancel(job);
+}
+
+/// `scan.parallelism` and `sink.parallelism`, where the rows are changes too.
+fn tables_have_the_parallelism_that_they_ask_for(cluster: &Cluster) {
+    let Some(jars) = jars() else {
+        return; // reported as not run
+    };
+    let services = Services::new();
+    let (topic, subscription) = services.subscribed("changes");
+    let stock = services.table("stock", &[]);
+    for n in 0..20 {
+        topic.publish(format!(
+            r#"{{"before":null,"after":{{"id":"{n}","quantity":1}},"op":"c"}}"#
+        ));
+    }
+    let output = session(cluster, &jars).run(&format!(
+        "CREATE TABLE changes (id STRING, quantity INT, PRIMARY KEY (id) NOT ENFORCED) {};
+         CREATE TABLE stock (id STRING, f ROW<quantity INT>, PRIMARY KEY (id) NOT ENFORCED) {};
+         INSERT INTO stock /*+ OPTIONS('sink.parallelism' = '2') */ SELECT id, ROW(quantity) FROM changes;",
+        services.reads(
+            "changes",
+            "'format' = 'debezium-json', 'scan.parallelism' = '3'"
+        ),
+        services.bigtable("stock")
+    ));
+    let job = output.job();
+    wait_while_running(cluster, job, "acknowledgements", || {
+        (subscription.backlog() == 0).then_some(())
+    });
+    assert_eq!(stock.row_count(), 20);
+    let told = cluster.rest(&format!("/jobs/{job}"));
+    let vertices = told["vertices"].as_array().expect("vertices");
+    let parallelism = |part: &str| {
+        let found = vertices.iter().find(|vertex| {
+            vertex["name"]
+                .as_str()
+                .is_some_and(|name| name.contains(part))
+        });
+        found.unwrap_or_else(|| panic!("{part} is not in {told}"))["parallelism"].clone()
+    };
+    assert_eq!(
+        parallelism("Source: default_catalog.default_database.changes"),
+        3
+    );
+    assert_eq!(parallelism("stock"), 2);
+    cluster.cancel(job);
+}
+
 mod flink_2_3 {
     use super::*;
+
+    #[test]
+    fn compiled_plans_run() {
+        on(Version::Flink2_3, super::compiled_plans_run);
+    }
+
+    #[test]
+    fn tables_have_the_parallelism_that_they_ask_for() {
+        on(
+            Version::Flink2_3,
+            super::tables_have_the_parallelism_that_they_ask_for,
+        );
+    }
 
     #[test]
     fn the_sql_client_takes_the_jars() {

@@ -547,3 +547,15 @@ mod flink_2_3 {
         batch_jobs_scan_and_refuse_subscriptions
     }
 }
+
+mod flink_1_20 {
+    use super::*;
+
+    #[test]
+    fn aligned_tables_wait_for_each_other() {
+        on(
+            Version::Flink1_20,
+            super::aligned_tables_wait_for_each_other,
+        );
+    }
+}
