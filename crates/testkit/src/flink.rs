@@ -20,6 +20,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`cluster`] | the processes: a JobManager, TaskManagers that a test may kill, an SQL gateway |
+//! | [`footprint`] | what a process takes: threads, descriptors, memory, copies of our library |
 //! | [`jobs`] | what the JobManager tells and does about jobs: states, checkpoints, savepoints, metrics |
 //! | [`sql`] | scripts, run by the gateway or by Flink's own client |
 //!
@@ -32,12 +33,14 @@
 //!   failure.
 
 pub mod cluster;
+pub mod footprint;
 mod http;
 pub mod jobs;
 mod process;
 pub mod sql;
 
 pub use cluster::{Builder, Cluster};
+pub use footprint::{Footprint, Member};
 pub use jobs::{Checkpoints, JobId, JobState};
 pub use sql::{Output, Session, SqlError};
 

@@ -5,25 +5,39 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
-use aqueduct_testkit::flink::{Cluster, Version};
+use aqueduct_testkit::flink::{Builder, Cluster, Version};
 
 /// What the shared clusters have; a test that kills one TaskManager leaves another.
 const TASK_MANAGERS: usize = 2;
 const SLOTS: usize = 2;
 
-/// Runs a test on the cluster of this version, or reports that it did not run.
-#[track_caller]
-pub(crate) fn on(version: Version, test: impl FnOnce(&Cluster)) {
+/// Whoever holds them runs.
+fn shared() -> MutexGuard<'static, BTreeMap<Version, Cluster>> {
     static CLUSTERS: Mutex<BTreeMap<Version, Cluster>> = Mutex::new(BTreeMap::new());
-    let mut clusters = CLUSTERS.lock().unwrap_or_else(|poisoned| {
+    CLUSTERS.lock().unwrap_or_else(|poisoned| {
         // Which cluster the failed test left in what state is not worth finding out.
         CLUSTERS.clear_poison();
         let mut clusters = poisoned.into_inner();
         clusters.clear();
         clusters
-    });
+    })
+}
+
+/// Runs a test on a cluster of its own, for as long as the test, while no other test runs.
+#[track_caller]
+pub(crate) fn alone(builder: Builder, test: impl FnOnce(&Cluster)) {
+    let _turn = shared();
+    if let Some(cluster) = builder.start() {
+        test(&cluster);
+    }
+}
+
+/// Runs a test on the cluster of this version, or reports that it did not run.
+#[track_caller]
+pub(crate) fn on(version: Version, test: impl FnOnce(&Cluster)) {
+    let mut clusters = shared();
     let cluster = match clusters.entry(version) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(entry) => {

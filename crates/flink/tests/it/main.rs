@@ -3,6 +3,7 @@
 //! The tests of one version share a cluster, and run one after the other ([`clusters`]).
 
 mod clusters;
+mod cycles;
 mod flights;
 mod formats;
 mod harness;

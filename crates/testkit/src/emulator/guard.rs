@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -83,6 +84,16 @@ impl Guarded {
             bell,
             readers: stdout.into_iter().chain(stderr).collect(),
         })
+    }
+
+    /// The number of the child's process. Linux only.
+    pub(crate) fn child(&self) -> io::Result<u32> {
+        let shell = self.shell.id();
+        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
+        let first = children.split_whitespace().next();
+        first
+            .and_then(|child| child.parse().ok())
+            .ok_or_else(|| io::Error::other("the process has ended"))
     }
 
     /// The end of what the child wrote.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::footprint::Member;
 use super::process::{LOG4J, Process, Start};
 use super::{Distribution, Version, folder, http};
 
@@ -331,7 +332,11 @@ impl Cluster {
     }
 
     /// As [`wait_at_most`](Self::wait_at_most), where the end of the wait is an answer.
-    pub(super) fn poll<T>(
+    ///
+    /// # Errors
+    ///
+    /// Why it ended.
+    pub fn poll<T>(
         &self,
         limit: Duration,
         mut ask: impl FnMut() -> Option<T>,
@@ -504,6 +509,26 @@ impl Cluster {
             args,
             output,
         })
+    }
+
+    pub(super) fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    /// Nothing if there is no such process.
+    pub(super) fn with_process<T>(
+        &self,
+        member: Member,
+        work: impl FnOnce(&Process) -> T,
+    ) -> Option<T> {
+        match member {
+            Member::JobManager => Some(work(&self.job_manager)),
+            Member::TaskManager(number) => {
+                let managers = self.task_managers.borrow();
+                managers.running.get(&number).map(work)
+            }
+            Member::Gateway => self.gateway.get().map(|(process, _)| work(process)),
+        }
     }
 
     /// The end of every log.

@@ -110,6 +110,11 @@ impl Process {
         self.guarded.has_ended()
     }
 
+    /// Of the JVM, by the system's count.
+    pub(super) fn id(&self) -> io::Result<u32> {
+        self.guarded.child()
+    }
+
     /// What it wrote to its standard streams: nothing, unless the JVM itself has something to say.
     pub(super) fn output(&self) -> String {
         self.guarded.output()
