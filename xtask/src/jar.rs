@@ -36,8 +36,14 @@ const MAVEN: (u32, u32) = (3, 8);
 /// The oldest Java that supported Flink versions run on.
 const JAVA: u32 = 11;
 
-/// What begins the name of whatever the library may export.
-const EXPORTS: [&str; 3] = ["Java_io_aqueduct_flink_", "JNI_OnLoad", "JNI_OnUnload"];
+/// What begins the name of whatever the library may export: what Java binds, and what its own linker looks for, which nobody
+/// else does.
+const EXPORTS: [&str; 4] = [
+    "Java_io_aqueduct_flink_",
+    "JNI_OnLoad",
+    "JNI_OnUnload",
+    "__wrap_socketpair",
+];
 
 const MAVEN_LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -222,7 +228,10 @@ fn foreign_exports(text: &str) -> Result<Vec<&str>, String> {
         .lines()
         .filter_map(|line| line.split_whitespace().next_back())
         // The linker of macOS puts an underscore before each.
-        .map(|symbol| symbol.strip_prefix('_').unwrap_or(symbol))
+        .map(|symbol| match consts::OS {
+            "macos" => symbol.strip_prefix('_').unwrap_or(symbol),
+            _ => symbol,
+        })
         .collect();
     if symbols.is_empty() {
         return Err("the native library exports nothing".to_owned());
@@ -487,7 +496,7 @@ mod tests {
 
     #[test]
     fn an_export_that_java_does_not_bind_is_found() {
-        let ours = "0000 T Java_io_aqueduct_flink_NativeLibrary_version\n0001 T _JNI_OnLoad\n";
+        let ours = "0000 T Java_io_aqueduct_flink_NativeLibrary_version\n0001 T JNI_OnUnload\n";
         assert_eq!(foreign_exports(ours), Ok(Vec::new()));
         let foreign = format!("{ours}0002 T ring_core_0_17_14__aes\n");
         assert_eq!(

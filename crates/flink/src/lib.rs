@@ -11,8 +11,8 @@
 //! - Java holds numbers, not pointers: a call with a wrong one is an error.
 //! - Nothing is left when the last handle is closed: no thread, no thread-local of a long-lived thread. So the library
 //!   can be unmapped with the class loader that loaded it.
-//! - The only symbols that the library exports are those that Java binds (`Java_io_aqueduct_flink_*`). `cargo xtask jar`
-//!   checks it.
+//! - The only symbols that the library exports are those that Java binds (`Java_io_aqueduct_flink_*`, `JNI_OnUnload`), and one
+//!   for its own linker. `cargo xtask jar` checks it.
 //!
 //! # Where things are
 //!
@@ -25,6 +25,7 @@
 //! | `writer`, `reader`, `enumerator`, `lookup` | what a handle drives |
 //! | `errors`, `logs`, `metrics` | what goes to Java besides data |
 //! | `describe` | options and metadata columns, as a resource for Java |
+//! | `sockets` | closes what would be left open when the library is unloaded |
 //! | `roundtrip`, `probe` | what tests on the Java side use |
 
 #[cfg(test)]
@@ -41,6 +42,8 @@ mod plan;
 mod probe;
 mod reader;
 mod roundtrip;
+#[cfg(target_os = "linux")]
+pub mod sockets;
 #[cfg(test)]
 mod tests;
 mod wire;

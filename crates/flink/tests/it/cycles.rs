@@ -15,10 +15,6 @@ const PROJECT: &str = "my-project";
 /// Sets how many cycles the tests run.
 const CYCLES: &str = "AQUEDUCT_TEST_CYCLES";
 
-/// Tokio's pair of sockets for signals is made once for each copy of the library and lives as long as the process: nothing
-/// of Tokio's interface closes it.
-const DESCRIPTORS_OF_A_COPY: u64 = 2;
-
 /// So many cycles fill pools and caches; what is there afterwards is the measure of all that follows.
 const WARM: u32 = 10;
 
@@ -154,14 +150,7 @@ fn settled(cluster: &Cluster, member: Member, place: Place) -> Footprint {
     last
 }
 
-/// `copies` of the library came and went in between.
-fn assert_flat(
-    cluster: &Cluster,
-    member: Member,
-    copies: u64,
-    before: &Footprint,
-    after: &Footprint,
-) {
+fn assert_flat(cluster: &Cluster, member: Member, before: &Footprint, after: &Footprint) {
     let more_libraries = if member == Member::Gateway {
         MORE_LIBRARIES
     } else {
@@ -173,7 +162,7 @@ fn assert_flat(
             "descriptors",
             before.descriptors.len() as u64,
             after.descriptors.len() as u64,
-            MORE_DESCRIPTORS + copies * DESCRIPTORS_OF_A_COPY,
+            MORE_DESCRIPTORS,
         ),
         (
             "libraries",
@@ -249,12 +238,8 @@ fn nothing_stays(builder: Builder, place: Place) {
             }
         }
         let (before, after) = (&measured[0], &measured[measured.len() - 1]);
-        let copies = match place {
-            Place::Lib => 0,
-            Place::Job => u64::from(cycles - WARM),
-        };
         for ((member, before), (_, after)) in before.iter().zip(after) {
-            assert_flat(cluster, *member, copies, before, after);
+            assert_flat(cluster, *member, before, after);
         }
     });
 }
